@@ -95,7 +95,7 @@ def test_reset_and_delete_go_through_the_server_and_fence_a_running_consumer(roo
         running = store.topic("orders").consumer("billing")
         assert running.position() == {0: 5, 1: 5}
         assert run(root, "delete", "billing", "--yes").exit_code == 0
-        with pytest.raises(Fenced, match="an operator removed its positions"):
+        with pytest.raises(Fenced, match="its positions were deleted"):
             running.commit({0: 1})
         assert [item.consumer for item in remote.consumers()] == ["audit"]
 
@@ -114,6 +114,12 @@ def test_delete_forgets_a_consumer(root: Path) -> None:
 )
 def test_what_is_missing_is_said(root: Path, arguments: tuple[str, ...]) -> None:
     assert "consumers reset NAME TOPIC --to POSITION" in one_error(run(root, *arguments))
+
+
+def test_a_target_that_is_none_is_said(root: Path) -> None:
+    assert "neither earliest, latest, an offset" in one_error(
+        run(root, "reset", "billing", "orders", "--to", "-1", "--yes")
+    )
 
 
 def test_an_offset_beyond_the_log_moves_nothing(root: Path) -> None:

@@ -5,10 +5,12 @@ Each test runs in the process that writes the store and over Flight.
 
 from __future__ import annotations
 
+import os
 import pickle
+import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from pathlib import Path
@@ -212,6 +214,10 @@ def test_seek_moves_what_comes_next(opened: tiered.Store) -> None:
         (lambda topic: topic.consumer("billing", on_rewind="stop"), "on_rewind is"),
         (lambda topic: topic.consumer("a\0b"), "name of a consumer"),
         (lambda topic: topic.consumer("billing").poll(0, max_records=0), "max_records is"),
+        (lambda topic: topic.consumer("billing").poll("1"), "timeout is a number"),
+        (lambda topic: topic.consumer("billing").commit([0]), "offsets is a dict"),
+        (lambda topic: topic.consumer("billing").commit({True: 1}), "does not read partition True"),
+        (lambda topic: topic.consumer("billing").seek("oldest"), "seek takes"),
         (lambda topic: topic.consumer("billing").commit({7: 0}), "does not read partition 7"),
         (lambda topic: topic.consumer("billing").commit({0: True}), "an offset is a whole number"),
         (lambda topic: topic.consumer("billing").commit({0: 1}, sync="yes"), "sync"),
@@ -402,3 +408,162 @@ def test_following_all_partitions_ends_where_records_are_gone(opened: tiered.Sto
     topic.delete_before(5, 0)
     with pytest.raises(OffsetOutOfRange, match="was followed up to offset 3, and its log has 5 to 6"):
         next(records)
+
+
+def test_an_error_skips_nothing_that_was_read_before_it(opened: tiered.Store) -> None:
+    """The records of partition 0 are returned, the error of partition 1 comes next, and no position is beyond them."""
+    topic = filled(opened, rows=12)
+    consumer = topic.consumer("billing")
+    topic.delete_before(4, 1)
+    assert offsets(consumer.poll(0)) == [(0, o) for o in range(6)]
+    for _ in range(2):
+        with pytest.raises(PositionLost):
+            consumer.poll(0)
+    assert consumer.position() == {0: 6, 1: 0}
+    consumer.seek({1: 4})
+    assert offsets(consumer.poll(0)) == [(1, 4), (1, 5)]
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, tiered.ServerUnavailable])
+def test_a_poll_that_is_cut_short_anywhere_skips_nothing(
+    store: tiered.Store, monkeypatch: pytest.MonkeyPatch, error: type[BaseException]
+) -> None:
+    topic = filled(store, rows=30, partitions=3)
+    real, fail_at = type(topic).durable_batches, 0
+
+    def failing(self: Any, partition: int, offset: int, count: int) -> Iterator[pa.RecordBatch]:
+        nonlocal fail_at
+        for batch in real(self, partition, offset, count):
+            for start in range(0, batch.num_rows, 3):
+                fail_at -= 1
+                if fail_at == 0:
+                    raise error
+                yield batch.slice(start, 3)
+
+    monkeypatch.setattr(type(topic), "durable_batches", failing)
+    for step in range(1, 14):
+        consumer, found, fail_at = topic.consumer("billing"), [], step
+        for _ in range(40):
+            before = consumer.position()
+            try:
+                found += offsets(consumer.poll(0, max_records=4))
+            except (KeyboardInterrupt, tiered.ServerUnavailable):
+                assert consumer.position() == before
+        assert sorted(found) == [(p, o) for p in range(3) for o in range(10)]
+        for partition in range(3):
+            assert [o for p, o in found if p == partition] == list(range(10))
+
+
+def test_iteration_goes_on_at_the_position(opened: tiered.Store) -> None:
+    """A seek or a poll between two records counts for the next one."""
+    consumer = filled(opened, partitions=1).consumer("billing")
+    records = iter(consumer)
+    assert [next(records).offset, next(records).offset] == [0, 1]
+    consumer.seek({0: 4})
+    assert next(records).offset == 4
+    assert offsets(consumer.poll(0)) == [(0, 5)]
+    consumer.seek({0: 1})
+    assert next(records).offset == 1
+
+
+def test_threads_that_share_a_consumer_get_each_record_once(store: tiered.Store) -> None:
+    topic = store.create_topic("orders", partitions=2)
+    topic.append_batch(pa.table({"value": [b"x"] * 3000}), partition=0)
+    topic.append_batch(pa.table({"value": [b"x"] * 3000}), partition=1)
+    topic.flush()
+    consumer, commits = topic.consumer("billing"), []
+
+    def work(_: int) -> list[tuple[int, int]]:
+        found: list[tuple[int, int]] = []
+        for record in consumer:
+            found.append((record.partition, record.offset))
+            if len(found) % 500 == 0:
+                consumer.commit()
+                commits.append(consumer.committed())
+            if min(consumer.position().values()) >= 3000:
+                break
+        return found
+
+    def stop() -> None:
+        while min(consumer.position().values()) < 3000:
+            time.sleep(0.01)
+        for _ in range(4):
+            topic.append(b"the end", partition=0, sync=True)
+
+    with ThreadPoolExecutor(5) as pool:
+        stopping = pool.submit(stop)
+        found = [place for part in pool.map(work, range(4)) for place in part]
+        stopping.result()
+    assert len(found) == len(set(found))
+    assert set(found) >= {(p, o) for p in range(2) for o in range(3000)}
+
+
+def test_a_fenced_session_hears_of_it_without_a_new_position(opened: tiered.Store) -> None:
+    topic = filled(opened)
+    old = topic.consumer("billing")
+    old.commit()
+    topic.consumer("billing")
+    with pytest.raises(Fenced, match="nothing was committed"):
+        old.commit()
+    deleted = topic.consumer("audit")
+    opened.delete_consumer("audit")
+    with pytest.raises(Fenced):
+        deleted.commit()
+
+
+def test_a_forked_child_is_told_so_whatever_a_thread_of_its_parent_held(store: tiered.Store) -> None:
+    consumer = filled(store).consumer("billing", start="latest")
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(consumer.poll, 2.0)
+        time.sleep(0.2)
+        child = os.fork()
+        if child == 0:
+            signal.alarm(20)
+            try:
+                consumer.poll(0)
+            except StoreClosed:
+                os._exit(7)
+            os._exit(1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+        waiting.result(60)
+
+
+def test_the_transaction_log_is_read_only_for_users(opened: tiered.Store) -> None:
+    filled(opened).consumer("billing").commit({0: 1}, sync=True)
+    log = opened.topic("__transactions")
+    changes: list[Callable[[], object]] = [
+        lambda: log.append({"kind": "commit"}, sync=True),
+        lambda: log.append_many([{"kind": "commit"}]),
+        lambda: log.append_batch(pa.table({"kind": ["commit"]}), sync=True),
+        lambda: log.producer("p"),
+        lambda: log.add_partitions(2),
+        lambda: log.add_columns(pa.schema([("x", pa.int64())])),
+        lambda: log.delete_before(1),
+    ]
+    for change in changes:
+        with pytest.raises(ReadOnly, match="the store's own transaction log"):
+            change()
+    assert [item.offset for item in opened.consumers()] == [1, None]
+
+
+def test_a_bucket_that_is_behind_the_positions_is_waited_for(
+    store: tiered.Store, tmp_path: Path, clock: Clock
+) -> None:
+    topic = filled(store, rows=4, partitions=1)
+    topic.roll()
+    evict_all(store, clock)
+    for _ in range(3):
+        topic.append(b"not in the bucket yet")
+    topic.flush()
+    topic.consumer("billing").commit({0: 6}, sync=True)
+    store.topic("__transactions").roll()
+    store.pause("orders")
+    evict_all(store, clock)
+    with tiered.open(f"file://{tmp_path}/bucket") as reader:
+        consumer = reader.topic("orders").consumer("billing")
+        assert (consumer.position(), consumer.poll(0), consumer.lag()) == ({0: 6}, [], {0: 0})
+        topic.roll()
+        store.resume("orders")
+        evict_all(store, clock)
+        reader_again = reader.topic("orders").consumer("billing")
+        assert offsets(reader_again.poll(0)) == [(0, 6)]

@@ -198,7 +198,14 @@ def _delete(
 def _target(text: str) -> Any:
     if text in (EARLIEST, LATEST):
         return text
-    return int(text) if text.isdecimal() else parse_moment(text, "--to")
+    if text.isdecimal():
+        return int(text)
+    try:
+        return parse_moment(text, "--to")
+    except ConfigError:
+        raise ConfigError(
+            f"--to {text!r} is neither earliest, latest, an offset, a time such as 2025-01-31T12:00:00Z nor a duration such as 1h"
+        ) from None
 
 
 def _owner(owned: list[Position]) -> str:

@@ -33,6 +33,14 @@ def durable_offsets(topic: OpenTopic, partitions: Iterable[int]) -> dict[int, Of
 
 def durable_batches(topic: OpenTopic, partition: int, offset: int, count: int) -> Iterator[pa.RecordBatch]:
     """Yield the durable records from `offset` on, at most `count`, with the system columns; nothing is flushed."""
+    writer = topic.writers.get(partition)
+    if (
+        writer is not None
+        and writer.start_offset <= offset == writer.durable_offset
+        and topic.context.settings.store.sync != "never"
+    ):
+        topic.context.lifecycle.check()
+        return
     refresh(topic, asks_bucket=False)
     snapshot = _durable_snapshot(topic, partition, offset, offset + count)
     if has_new_columns(topic, snapshot):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 import pyarrow as pa
 
@@ -17,6 +17,7 @@ from ..engine.point_read import read_sealed
 from ..engine.read import offset_ranges, records, refresh, snapshots
 from ..engine.records import Appended, OffsetRange, Record, report_appended
 from ..format.record import Headers, check_record_size, header_pairs, key_bytes, partition_of, value_bytes
+from ..format.schema import TRANSACTIONS_TOPIC
 from ..format.timestamps import plain_int, timestamp_us
 from ..hot.accelerator import PlainAppend, accelerator
 from ..hot.pending_rows import FULL
@@ -32,6 +33,7 @@ from ..reader.query import (
 )
 from ..reader.scan import Scan
 from ..reader.tiers import Tiers
+from ..transactions.positions import own_topic
 from ..transactions.transaction_log import TopicPositions, TransactionLog
 from .interface.consumer import Consumer, followed
 from .interface.producer import Producer
@@ -268,7 +270,19 @@ class AcceleratedTopic(PlainAppend, LocalTopic):
         self.plain = not (opened.typed or opened.waits)
 
 
+class TransactionTopic(LocalTopic):
+    """The transaction log, for reading: each change by a user is refused."""
+
+    def _refuse(self, *_: object, **__: object) -> NoReturn:
+        raise own_topic(self.name)
+
+    append = append_many = append_batch = producer = _refuse
+    delete_before = add_columns = add_partitions = _refuse
+
+
 def local_topic(store: object, opened: OpenTopic, transactions: TransactionLog) -> LocalTopic:
     """Return the topic; an `AcceleratedTopic` if the extension is installed."""
+    if opened.name == TRANSACTIONS_TOPIC:
+        return TransactionTopic(store, opened, transactions)
     kind = LocalTopic if accelerator is None else AcceleratedTopic
     return kind(store, opened, transactions)

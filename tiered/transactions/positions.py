@@ -10,7 +10,8 @@ from uuid import UUID
 
 import pyarrow as pa
 
-from ..errors import ConfigError
+from ..errors import ConfigError, ReadOnly
+from ..format.schema import TRANSACTIONS_TOPIC
 
 TRANSACTIONS_SCHEMA = pa.schema(
     [
@@ -156,6 +157,19 @@ def record(
         ],
         "note": note,
     }
+
+
+def own_topic(topic: str) -> ReadOnly:
+    """Return the error of a change of the transaction log by a user."""
+    return ReadOnly(
+        f"{topic!r} is the store's own transaction log: it can be read, and consumers alone change it"
+    )
+
+
+def check_not_own(topic: str) -> None:
+    """Raise `ReadOnly` for the transaction log."""
+    if topic == TRANSACTIONS_TOPIC:
+        raise own_topic(topic)
 
 
 def check_consumer_name(name: object) -> str:

@@ -23,7 +23,7 @@ from ..engine.context import StoreContext
 from ..engine.open_topics import OpenTopic, OpenTopics
 from ..engine.read import offset_ranges, records, refresh
 from ..engine.topics import delete_before
-from ..errors import ConfigError, Fenced, TieredError, TopicNotFound
+from ..errors import ConfigError, CorruptionError, Fenced, TieredError, TopicNotFound
 from ..format.schema import TRANSACTIONS_TOPIC
 from ..format.topic_meta import TopicMeta
 from .positions import (
@@ -103,7 +103,14 @@ class TransactionLog:
         if self._topic is None or self._topic.meta.topic_id != topic.meta.topic_id or self._end < log.start:
             self._table, self._end, self._records = PositionTable(), log.start, 0
         for item in records(topic, 0, self._end, log.end - self._end, False):
-            self._table.apply(item.value)
+            try:
+                self._table.apply(item.value)
+            except (TypeError, ValueError, KeyError) as error:
+                raise CorruptionError(
+                    f"a record of the transaction log is none: {error}",
+                    where=f"topic {topic.name!r}",
+                    offsets=(item.offset, item.offset + 1),
+                ) from None
             self._records += 1
         self._topic, self._end = topic, log.end
 
@@ -160,6 +167,10 @@ class TransactionLog:
         now = self._context.clock()
         with self._lock:
             topic = self._writable()
+            if not offsets:
+                if all(item.session != session for item in self._table.of(consumer, meta.name).values()):
+                    raise _fenced(consumer, meta.name, None, None)
+                return
             for partition in offsets:
                 owner = self._table.at((consumer, meta.name, partition))
                 if owner is None or owner.session != session:
@@ -244,8 +255,9 @@ class TopicPositions:
         self._log.commit(consumer, self._meta, session, offsets, sync)
 
 
-def _fenced(consumer: str, topic: str, partition: int, owner: Position | None) -> Fenced:
-    who = "an operator removed its positions" if owner is None else f"a newer session owns it: {owner.note}"
-    return Fenced(
-        f"consumer {consumer!r} no longer owns partition {partition} of topic {topic!r}: {who}; nothing was committed"
-    )
+def _fenced(consumer: str, topic: str, partition: int | None, owner: Position | None) -> Fenced:
+    part = f"topic {topic!r}" if partition is None else f"partition {partition} of topic {topic!r}"
+    who = "its positions were deleted" if owner is None else f"a newer session owns it: {owner.note}"
+    if partition is None:
+        who = "a newer session owns it, or its positions were deleted"
+    return Fenced(f"consumer {consumer!r} no longer owns {part}: {who}; nothing was committed")

@@ -14,6 +14,7 @@ from ...errors import ConfigError
 from ...reader.query import check_sync
 from ...reader.snapshot import snapshot_partition
 from ...store.local_producer import open_producer
+from ...transactions.positions import check_not_own
 from ..wire import packed_rows
 from ..wire.directory_id import directory_id
 from ..wire.positions import offsets_from_json, positions_to_json
@@ -192,6 +193,7 @@ def _status(store: LocalStore, _: Values) -> dict[str, Any]:
 
 def _producer(store: LocalStore, values: Values) -> dict[str, Any]:
     """Begin a session of an idempotent producer."""
+    check_not_own(text(values["topic"]))
     found = open_producer(_topic(store, values).opened, text(values["id"]))
     return {"epoch": found.epoch, "next_sequence": found.sequence.number, "partitions": found.partitions}
 

@@ -17,6 +17,7 @@ from ...engine.records import OffsetRange, merge_ranges
 from ...errors import ConfigError, SchemaMismatch, ServerUnavailable, TieredError
 from ...hot.row_buffer import RecordBuffer, RowBuffer
 from ...store.local_producer import LocalProducer, resume_producer
+from ...transactions.positions import check_not_own
 from ..wire.packed_rows import RowPacker, encode_answer, split_rows
 from ..wire.put_messages import Ack, BatchInfo, PutCommand, Session
 from ..wire.topic_ref import resolve_topic
@@ -45,6 +46,7 @@ def append_stream(store: LocalStore, command: PutCommand, reader: Any, writer: A
     ------
     TopicNotFound, StoreClosed
     """
+    check_not_own(command.topic)
     topic = resolve_topic(store, command.topic, command.topic_id)
     expected = (command.options or {}).get("incarnation")
     if expected not in (None, incarnation_of(store)):

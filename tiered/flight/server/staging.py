@@ -22,6 +22,7 @@ import pyarrow as pa
 from ...errors import ConfigError
 from ...staging.stage import Staging
 from ...staging.stage_file import Staged
+from ...transactions.positions import check_not_own
 from ..wire.put_messages import PutCommand
 from ..wire.topic_ref import resolve_topic
 from ..wire.values import count, dump, text
@@ -52,6 +53,7 @@ def stage_of(store: LocalStore) -> Staging:
 
 def stage_stream(store: LocalStore, command: PutCommand, reader: Any, writer: Any, work: Work) -> None:
     """Stage the rows of one attempt; a stream that is cut off leaves nothing behind that could be committed."""
+    check_not_own(command.topic)
     resolve_topic(store, command.topic, command.topic_id)
     options = command.options or {}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import threading
 import time
@@ -16,7 +17,15 @@ import pyarrow as pa
 from ...engine.read import records_in
 from ...engine.records import OffsetRange, Record
 from ...engine.topic_shape import TopicShape
-from ...errors import ColdStorageError, ConfigError, OffsetOutOfRange, PositionLost, ReadOnly, StoreClosed
+from ...errors import (
+    ColdStorageError,
+    ConfigError,
+    OffsetOutOfRange,
+    PositionLost,
+    ReadOnly,
+    StoreClosed,
+    TieredError,
+)
 from ...format.timestamps import plain_int
 from ...format.topic_meta import TopicMeta
 from ...reader.query import check_sync, select_partitions
@@ -93,6 +102,7 @@ class Consumer:
         self._lock = threading.RLock()
         self._wake = threading.Event()
         self._closed = False
+        self._process = os.getpid()
         self._session = ""
         stored = self._begin()
         log = topic.durable_offsets(self.partitions)
@@ -106,6 +116,8 @@ class Consumer:
         }
         self._batches: Iterator[pa.RecordBatch] | None = None
         self._rest: deque[pa.RecordBatch] = deque()
+        self._ahead: dict[int, int] = {}
+        self._failed: TieredError | None = None
 
     # -- where it begins -------------------------------------------------------------------------
 
@@ -140,8 +152,9 @@ class Consumer:
             return "a restore took the log back to an earlier offset"
         if stored.offset < log.start:
             return "retention or delete_before removed records that were not read"
-        if stored.offset > log.end:
+        if stored.offset > log.end and self._session:
             return "the log ends before it"
+        # Without a session the log is as far as it was published, or durable: the rest comes later.
         return None
 
     def _rewound(self, log: OffsetRange, offset: int, reason: str) -> int:
@@ -181,7 +194,10 @@ class Consumer:
         """
         if type(max_records) is not int or max_records < 1:
             raise ConfigError(f"max_records is a whole number above 0, not {max_records!r}")
+        if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, int | float)):
+            raise ConfigError(f"timeout is a number of seconds or None, not {timeout!r}")
         deadline = None if timeout is None else time.monotonic() + timeout
+        self._check()
         with self._lock:
             while True:
                 batches = self._take(max_records)
@@ -191,11 +207,15 @@ class Consumer:
                 self._wait(left)
 
     def __iter__(self) -> Iterator[Record]:
-        """Yield records without end; each counts as returned when it is yielded."""
+        """Yield records without end; each counts as returned when it is yielded.
+
+        After a `seek`, a `poll` or the record of another iterator, the next record is the one at the position.
+        """
         try:
             while True:
+                self._check()
                 with self._lock:
-                    batch = self._next()
+                    batch = self._next_at({})
                     if batch is None:
                         self._wait(_ITERATION_SECONDS)
                         continue
@@ -203,22 +223,59 @@ class Consumer:
                 rows = batch.select(["offset", "timestamp", *self._topic.schema.names])
                 for record in records_in(rows, self._topic.opened, partition):
                     self._check()
-                    self._positions[partition] = record.offset + 1
+                    with self._lock:
+                        if self._positions[partition] != record.offset:
+                            break
+                        self._positions[partition] = record.offset + 1
                     yield record
         finally:
             self._drop_read_ahead()
 
     def _take(self, left: int) -> list[pa.RecordBatch]:
-        batches = []
-        while left > 0 and (batch := self._next()) is not None:
-            if batch.num_rows > left:
-                self._rest.appendleft(batch.slice(left))
-                batch = batch.slice(0, left)
-            partition = batch.column("partition")[0].as_py()
-            self._positions[partition] = batch.column("offset")[-1].as_py() + 1
-            batches.append(batch)
-            left -= batch.num_rows
+        """Return batches, and move the positions behind them; an error before moves nothing.
+
+        An error after the first batch waits for the next call: the batches are returned first.
+        """
+        failed, self._failed = self._failed, None
+        if failed is not None:
+            raise failed
+        batches: list[pa.RecordBatch] = []
+        ends: dict[int, int] = {}
+        try:
+            while left > 0 and (batch := self._next_at(ends)) is not None:
+                if batch.num_rows > left:
+                    self._rest.appendleft(batch.slice(left))
+                    batch = batch.slice(0, left)
+                ends[batch.column("partition")[0].as_py()] = batch.column("offset")[-1].as_py() + 1
+                batches.append(batch)
+                left -= batch.num_rows
+        except TieredError as error:
+            self._drop_read_ahead()
+            if not batches:
+                raise
+            self._failed = error
+        except BaseException:
+            # Ctrl-C: what was taken here is read again.
+            self._drop_read_ahead()
+            raise
+        self._positions |= ends
         return batches
+
+    def _next_at(self, ends: Mapping[int, int]) -> pa.RecordBatch | None:
+        """Return the next batch behind `ends`, or else behind the positions.
+
+        Another reader of this consumer may have taken records since, or may hold some that it has yet to return.
+        """
+        due = {**self._positions, **ends}
+        batch = self._next()
+        if batch is None:
+            fits = self._ahead == due
+        else:
+            fits = batch.column("offset")[0].as_py() == due[batch.column("partition")[0].as_py()]
+        if fits:
+            return batch
+        self._drop_read_ahead()
+        return None if ends else self._next()
 
     def _next(self) -> pa.RecordBatch | None:
         """Return the next batch; None if there is no durable record that was not returned."""
@@ -233,21 +290,23 @@ class Consumer:
         return batch
 
     def _turns(self) -> Iterator[pa.RecordBatch]:
-        """Yield what each partition has now, and as long as one had records."""
+        """Yield what each partition has from its position on, and as long as one had records."""
+        # What the read-ahead has yielded, which may be more than was returned.
+        at = self._ahead = dict(self._positions)
         some = True
         while some:
             some = False
             for partition in self.partitions:
                 try:
-                    for batch in self._topic.durable_batches(
-                        partition, self._positions[partition], _TURN_RECORDS
-                    ):
+                    for batch in self._topic.durable_batches(partition, at[partition], _TURN_RECORDS):
                         some = True
+                        at[partition] = batch.column("offset")[-1].as_py() + 1
                         yield batch
                 except OffsetOutOfRange as error:
                     log = OffsetRange(partition, error.start, error.end)
                     reason = "retention or delete_before removed records that were not read"
-                    self._positions[partition] = self._rewound(log, self._positions[partition], reason)
+                    start = self._rewound(log, at[partition], reason)
+                    self._positions[partition] = at[partition] = start
                     some = True
 
     def _wait(self, seconds: float | None) -> None:
@@ -283,14 +342,19 @@ class Consumer:
         OffsetOutOfRange
             The log does not have an offset; no position has changed.
         """
+        self._check()
+        if to is None or (isinstance(to, str) and to not in ("earliest", "latest")):
+            raise ConfigError(
+                f'seek takes a dict by partition, "earliest", "latest" or a timestamp, not {to!r}'
+            )
         with self._lock:
-            self._check()
             log = self._topic.durable_offsets(self.partitions)
             if isinstance(to, Mapping):
                 found = self._checked(to, log)
             else:
                 found = {partition: self._first(None, log[partition], to) for partition in self.partitions}
             self._drop_read_ahead()
+            self._failed = None
             self._positions.update(found)
 
     def commit(self, offsets: Mapping[int, int] | None = None, *, sync: bool | None = None) -> None:
@@ -307,16 +371,17 @@ class Consumer:
         Raises
         ------
         Fenced
-            A newer session of this consumer owns one of the partitions; nothing was stored.
+            A newer session of this consumer owns a partition that moves, or all of them; nothing was stored.
         ReadOnly
             This store was opened for reading: commit in the process that writes it, or through a server.
         OffsetOutOfRange, ConfigError
             An offset is not in the log; nothing was stored.
         DiskFull, PartitionPoisoned, StoreClosed, ColdStorageError, ServerUnavailable
+            The positions may be stored all the same, when there is room again for example.
         """
         check_sync(sync)
+        self._check()
         with self._lock:
-            self._check()
             if not self._session:
                 raise ReadOnly(
                     f"consumer {self.name!r} reads only: open the store to write it, or by the address of its server, to "
@@ -330,17 +395,18 @@ class Consumer:
                     for partition, at in self._positions.items()
                     if self._committed.get(partition) != at
                 }
-            if not chosen:
-                return
+            # Without a new position this asks whether the session still owns the partitions.
             moved = {partition: (at, self._lineages[partition]) for partition, at in chosen.items()}
             self._store.commit(self.name, self._session, moved, sync)
             self._committed.update(chosen)
 
     def _checked(self, offsets: Mapping[int, int], log: Mapping[int, OffsetRange]) -> dict[int, int]:
+        if not isinstance(offsets, Mapping):
+            raise ConfigError(f"offsets is a dict from partition to offset, not {offsets!r}")
         found = {}
         for given, wanted in offsets.items():
             partition, offset = plain_int(given), plain_int(wanted)
-            if partition not in log:
+            if type(partition) is not int or partition not in log:
                 raise ConfigError(f"consumer {self.name!r} does not read partition {partition!r}")
             if type(offset) is not int:
                 raise ConfigError(f"an offset is a whole number, not {offset!r}")
@@ -363,6 +429,9 @@ class Consumer:
         self._wake.set()
 
     def _check(self) -> None:
+        if self._process != os.getpid():
+            # The parent's threads may have held the lock.
+            raise StoreClosed(f"consumer {self.name!r} was made before this process was forked")
         if self._closed:
             raise StoreClosed(f"consumer {self.name!r} of topic {self._topic.name!r} is closed")
 
