@@ -68,19 +68,27 @@ def store_figures(watched: Watched) -> list[PartitionFigures]:
     """Return the figures of every partition of an open store; an error becomes the problem of its partition."""
     rows: list[PartitionFigures] = []
 
-    def problem(topic: str, partition: int, error: Exception) -> None:
-        rows.append(PartitionFigures(topic, partition, problem=f"{type(error).__name__}: {error}"))
+    def problem(topic: str, error: Exception) -> None:
+        rows.append(_unknown(topic, 0, error))
 
-    surveys = watched.survey.partitions(lambda topic, error: problem(topic, 0, error), ask_bucket=False)
-    for survey in surveys:
-        try:
-            error = survey.disk_error or survey.bucket_error
-            if error is not None:
-                raise error
-            rows.append(_figures(watched, survey))
-        except (TieredError, OSError) as error:
-            problem(survey.meta.name, survey.partition, error)
+    surveys = watched.survey.partitions(problem, ask_bucket=False)
+    rows.extend(partition_figures(watched, survey) for survey in surveys)
     return rows
+
+
+def partition_figures(watched: Watched, survey: PartitionSurvey) -> PartitionFigures:
+    """Return the figures of a surveyed partition; an error becomes its problem."""
+    try:
+        error = survey.disk_error or survey.bucket_error
+        if error is not None:
+            raise error
+        return _figures(watched, survey)
+    except (TieredError, OSError) as error:
+        return _unknown(survey.meta.name, survey.partition, error)
+
+
+def _unknown(topic: str, partition: int, error: Exception) -> PartitionFigures:
+    return PartitionFigures(topic, partition, problem=f"{type(error).__name__}: {error}")
 
 
 def _figures(watched: Watched, survey: PartitionSurvey) -> PartitionFigures:

@@ -15,7 +15,7 @@ from ..survey.plan_facts import partition_facts
 from ..survey.published import NOTHING_PUBLISHED
 from ..warm.catalog import deletions
 from .consumer_lag import ConsumerLag
-from .figures import store_figures
+from .figures import PartitionFigures, partition_figures
 from .status import PartitionStatus, StoreStatus, TierHoldings
 from .watched import Watched
 
@@ -26,6 +26,7 @@ def store_status(watched: Watched) -> StoreStatus:
     root = context.tiers.locations.root
     rows: list[PartitionStatus] = []
     busy: list[PartitionFacts] = []
+    figures: list[PartitionFigures] = []
 
     def problem(topic: str, partition: int, error: Exception) -> None:
         nothing = TierHoldings()
@@ -37,6 +38,9 @@ def store_status(watched: Watched) -> StoreStatus:
 
     surveys = watched.survey.partitions(lambda topic, error: problem(topic, 0, error), ask_bucket=True)
     for survey in surveys:
+        # Without the open segments: a store may have more of them than a process may have descriptors.
+        closed = replace(survey, local=replace(survey.local, segments=()), bucket_error=None)
+        figures.append(partition_figures(watched, closed))
         try:
             facts = partition_facts(survey)
             rows.append(_partition_status(watched, survey, facts))
@@ -53,13 +57,13 @@ def store_status(watched: Watched) -> StoreStatus:
         tuple(rows),
         unfinished,
         tails=_pace(watched, busy) if context.tiers.has_cold and root is not None else None,
-        consumers=_consumers(watched),
+        consumers=_consumers(watched, figures),
     )
 
 
-def _consumers(watched: Watched) -> tuple[ConsumerLag, ...] | None:
+def _consumers(watched: Watched, figures: list[PartitionFigures]) -> tuple[ConsumerLag, ...] | None:
     try:
-        return tuple(item for item in watched.consumer_lags.measure(store_figures(watched)) if item.records)
+        return tuple(item for item in watched.consumer_lags.measure(figures) if item.records)
     except (TieredError, OSError):
         return None
 

@@ -94,10 +94,13 @@ def values(number: int) -> list[bytes]:
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     """A store of one partition whose records lie in four objects of several row groups, named by two pages."""
-    log, folder = Log([]), tmp_path_factory.mktemp("requests")
+    log, folder, row_groups = Log([]), tmp_path_factory.mktemp("requests"), writer._row_groups
     with pytest.MonkeyPatch.context() as patch, s3_thread(S3(fault=log)) as (endpoint, server):
         patch.setattr(manifest_changes, "INLINE_ENTRIES_MAX", 2)
-        patch.setitem(writer.write_object.__kwdefaults__, "row_group_bytes", GROUP_BYTES)
+        # Smaller than the setting allows.
+        patch.setattr(
+            writer, "_row_groups", lambda *rows_and_size: row_groups(*rows_and_size[:2], GROUP_BYTES)
+        )
         patch.setattr(object_reader, "SMALL_OBJECT_BYTES", 10_000)
         patch.setattr(object_reader, "FETCH_BYTES", 2 * GROUP_BYTES)
         patch.setattr(object_reader, "_GAP_BYTES", 1000)
