@@ -17,6 +17,7 @@ from tests.support.s3_server import S3Process
 from tiered.cli import app
 from tiered.monitor import consumer_lag
 from tiered.monitor.status_page import page_state
+from tiered.survey import partition_survey
 
 RECORDS, SECONDS = "tiered_consumer_lag_records", "tiered_consumer_lag_seconds"
 UNKNOWN = ("tiered_consumer_positions_unknown",)
@@ -196,3 +197,33 @@ def test_the_status_has_who_is_behind_also_over_flight(tmp_path: Path, clock: Cl
     path.write_bytes(bytes(10))
     result = CliRunner().invoke(app, ["status", "--path", str(tmp_path / "data")])
     assert (result.exit_code, "positions of consumers cannot be read" in result.stdout) == (1, True)
+
+
+def test_a_damaged_file_leaves_the_lag_in_the_status(tmp_path: Path, clock: Clock) -> None:
+    """It is the problem of its partition; who is behind there is told by a listing."""
+    with scene(tmp_path / "data", None, clock) as (store, _):
+        topic = fill(store, clock)
+        topic.roll()
+        topic.consumer("billing").commit({0: 4}, sync=True)
+    min((tmp_path / "data/topics/t/0").glob("*.log")).write_bytes(bytes(10))
+    with tiered.open(tmp_path / "data", read_only=True) as store:
+        status = store.status()
+    assert [row.topic for row in status.partitions if row.problem] == ["t"]
+    (item,) = status.consumers or ()
+    assert (item.consumer, item.records, item.oldest_us) == ("billing", 6, None)
+
+
+def test_a_bucket_that_does_not_answer_leaves_the_lag_in_the_status(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with scene(tmp_path / "data", (tmp_path / "bucket").as_uri(), clock) as (store, _):
+        fill(store, clock).consumer("billing").commit({0: 4}, sync=True)
+        monkeypatch.setattr(partition_survey, "read_published", refused)
+        status = store.status()
+    assert {row.problem for row in status.partitions} == {"503"}
+    (item,) = status.consumers or ()
+    assert (item.consumer, item.records, item.oldest_us is None) == ("billing", 6, False)
+
+
+def refused(*_: object, **__: object) -> None:
+    raise tiered.ColdStorageError("503")

@@ -9,7 +9,7 @@ from ..errors import TieredError
 from ..policies.facts import PartitionFacts
 from ..policies.tail_pace import TailPace, tail_pace
 from ..survey.lag import Lag
-from ..survey.local_segments import LocalSegments, oldest_append_us
+from ..survey.local_segments import LocalFile, LocalSegments, oldest_append_us
 from ..survey.partition_survey import PartitionSurvey
 from ..survey.plan_facts import partition_facts
 from ..survey.published import NOTHING_PUBLISHED
@@ -38,9 +38,7 @@ def store_status(watched: Watched) -> StoreStatus:
 
     surveys = watched.survey.partitions(lambda topic, error: problem(topic, 0, error), ask_bucket=True)
     for survey in surveys:
-        # Without the open segments: a store may have more of them than a process may have descriptors.
-        closed = replace(survey, local=replace(survey.local, segments=()), bucket_error=None)
-        figures.append(partition_figures(watched, closed))
+        figures.append(partition_figures(watched, _by_files(watched, survey)))
         try:
             facts = partition_facts(survey)
             rows.append(_partition_status(watched, survey, facts))
@@ -59,6 +57,17 @@ def store_status(watched: Watched) -> StoreStatus:
         tails=_pace(watched, busy) if context.tiers.has_cold and root is not None else None,
         consumers=_consumers(watched, figures),
     )
+
+
+def _by_files(watched: Watched, survey: PartitionSurvey) -> PartitionSurvey:
+    """Return the survey with its segments as files: a store may have more of them than a process can hold open.
+
+    A damaged segment or a bucket that does not answer leaves the lag of consumers known.
+    """
+    if survey.disk_error is not None:
+        return watched.survey.partition(survey.meta, survey.partition, ask_bucket=False)
+    files = tuple(LocalFile.of(segment) for segment in survey.local.segments)
+    return replace(survey, files=files, local=replace(survey.local, segments=()), bucket_error=None)
 
 
 def _consumers(watched: Watched, figures: list[PartitionFigures]) -> tuple[ConsumerLag, ...] | None:

@@ -49,7 +49,7 @@ class PartitionSurvey:
     local
         The start offset on disk, and the open segments. A survey that does not ask the bucket opens none.
     files
-        The segment files, open or not.
+        The segment files by a listing, in a survey that does not ask the bucket.
     hot
         The records in the memory of a writer in this process; not surveyed for a plan.
     fault
@@ -171,7 +171,6 @@ def _survey_disk(
             scrub = read_scrub_state(directory)
             if ask_bucket:
                 local = local_segments(access, meta, directory, writer)
-                files = tuple(LocalFile.of(segment) for segment in local.segments)
             else:
                 files = tuple(list_files(access, directory, writer))
                 local = LocalSegments(read_start_offset(directory), ())

@@ -11,6 +11,7 @@ from ..engine.context import StoreContext
 from ..engine.open_topics import OpenTopics
 from ..engine.writers import is_gone
 from ..errors import ColdStorageError, CorruptionError, Fenced, ReadOnly, TieredError, as_tiered_error
+from ..format.topic_meta import TopicMeta
 from ..policies.facts import PartitionFacts, StoreFacts
 from ..policies.rules.append_times import correct_append_times
 from ..survey.local_segments import local_segments
@@ -135,21 +136,32 @@ class StoreSurvey:
         for meta, partition in self._topics.partitions(trouble):
             if not wanted(meta.name):
                 continue
-            try:
-                writer = self._topics.writer(meta.name, partition)
-            except (TieredError, OSError) as error:
-                survey = PartitionSurvey(meta, partition, disk_error=error)
-            else:
-                survey = survey_partition(
-                    self._tiers, self.claims, meta, partition, writer,
-                    ask_bucket=ask_bucket, for_plan=for_plan, away=away,
-                )  # fmt: skip
+            survey = self.partition(meta, partition, ask_bucket=ask_bucket, for_plan=for_plan, away=away)
             if (survey.disk_error or survey.bucket_error) and is_gone(self._context, meta):
                 continue
             # Every request to a bucket that is away takes all its retries. One request decides for all partitions.
             if away is None and isinstance(survey.bucket_error, ColdStorageError):
                 away = None if self.claims.store.bucket_answers() else survey.bucket_error
             yield survey
+
+    def partition(
+        self,
+        meta: TopicMeta,
+        partition: int,
+        *,
+        ask_bucket: bool,
+        for_plan: bool = False,
+        away: TieredError | OSError | None = None,
+    ) -> PartitionSurvey:
+        """Survey one partition; see `survey_partition`."""
+        try:
+            writer = self._topics.writer(meta.name, partition)
+        except (TieredError, OSError) as error:
+            return PartitionSurvey(meta, partition, disk_error=error)
+        return survey_partition(
+            self._tiers, self.claims, meta, partition, writer,
+            ask_bucket=ask_bucket, for_plan=for_plan, away=away,
+        )  # fmt: skip
 
     def open_segments(self, survey: PartitionSurvey) -> PartitionSurvey:
         """Return the survey with the local segments open.
