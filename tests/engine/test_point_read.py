@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 from pathlib import Path
@@ -36,7 +37,7 @@ def opened(path: Path, clock: Clock, **options: Any) -> tiered.Store:
 
 def by_snapshot(topic: tiered.Topic, **arguments: Any) -> list[tiered.Record]:
     """The same read with the short way closed."""
-    with patch("tiered.store.local_topic.read_sealed", lambda *_: None):
+    with patch("tiered.store.local_topic.read_local", lambda *_: None):
         return list(topic.read(**arguments))
 
 
@@ -75,6 +76,75 @@ def test_reads_of_sealed_segments_need_no_snapshot(
                 assert found == by_snapshot(topic, offset=offset, limit=limit)
                 assert [item.offset for item in found] == list(range(offset, offset + limit))
                 assert found[0].value == b"%050d" % offset
+
+
+def test_reads_of_the_active_segment_need_no_snapshot(path: Path, clock: Clock) -> None:
+    with opened(path, clock) as store:
+        topic = store.topic("t")
+        topic.append(b"opens the writer", sync=True)
+        for grown in range(3):
+            for offset, limit in ((600, 1), (699, 2 + grown), (600, 101 + grown)):
+                found = short(topic, offset=offset, limit=limit)
+                assert found == by_snapshot(topic, offset=offset, limit=limit)
+                assert [item.offset for item in found] == list(range(offset, offset + limit))
+            topic.append(b"more", sync=True)
+        topic.append(b"pending")
+        with pytest.raises(AssertionError, match="took a snapshot"):
+            short(topic, offset=704, limit=1)  # a snapshot flushes it first
+        topic.roll()
+        list(topic.read(offset=0))  # lists the directory again
+        assert short(topic, offset=600, limit=3)[0].value == b"%050d" % 600
+        topic.append(b"in the next segment", sync=True)
+        assert short(topic, offset=705, limit=1)[0].value == b"in the next segment"
+
+
+def test_a_block_of_the_active_segment_is_verified_each_time_it_comes_from_the_disk(
+    path: Path, clock: Clock
+) -> None:
+    with opened(path, clock) as store:
+        topic = store.topic("t")
+        topic.append(b"opens the writer", sync=True)
+        before = short(topic, offset=600, limit=1)
+        flip(path, clock, 600)
+        with pytest.raises(tiered.CorruptionError):
+            list(topic.read(offset=600, limit=1))
+        flip(path, clock, 600, back=True)
+        assert [short(topic, offset=600, limit=1) for _ in range(3)] == [before] * 3
+        flip(path, clock, 600)
+        assert short(topic, offset=600, limit=1) == before, "from memory"
+
+
+def test_the_file_of_a_segment_that_was_active_is_let_go(path: Path, clock: Clock) -> None:
+    """Removed and mapped, it would take room on the disk."""
+    with opened(path, clock) as store:
+        topic = store.topic("t")
+        topic.append(b"opens the writer", sync=True)
+        for _ in range(3):
+            assert short(topic, offset=600, limit=1)
+        topic.roll()
+        assert f"{600:020}-0.log" in maps()
+        topic.delete_before(701)
+        topic.append(b"more", sync=True)
+        store.tier()
+        list(topic.read(offset=701))
+        assert not (path / "topics" / "t" / "0" / f"{600:020}-0.log").exists()
+        assert f"{600:020}-0.log" not in maps()
+        assert store.context.blocks.bytes == 0
+
+
+def maps() -> str:
+    gc.collect()
+    return Path("/proc/self/maps").read_text()
+
+
+def test_without_the_file_of_the_active_segment_the_error_is_that_of_a_snapshot(
+    path: Path, clock: Clock
+) -> None:
+    with opened(path, clock) as store:
+        topic = store.topic("t")
+        topic.append(b"opens the writer", sync=True)
+        (path / "topics" / "t" / "0" / f"{600:020}-0.log").unlink()
+        assert outcome(list, topic, 600, 1) == outcome(by_list, topic, 600, 1)
 
 
 SCHEMA = pa.schema([("s", pa.string()), ("n", pa.int64()), ("l", pa.list_(pa.int32()))])
@@ -120,7 +190,10 @@ def test_short_reads_are_reads(
             rows = data.draw(ROWS if typed else RECORDS)
             topic.append_many(rows)
             end += len(rows)
-            topic.roll()
+            if data.draw(st.booleans()):
+                topic.roll()
+            else:
+                topic.flush()
             if typed and data.draw(st.booleans()) and "more" not in topic.schema.names:
                 topic.add_columns(pa.schema([("more", pa.string())]))
         if codec != "off":
@@ -196,14 +269,16 @@ def test_a_closed_store_reads_nothing(path: Path, clock: Clock) -> None:
         list(started)
 
 
-def flip(path: Path, clock: Clock) -> None:
-    """Change a byte of record 10 on the disk, and leave the file's time of change as it was."""
-    (segment,) = [item for item in (path / "topics" / "t" / "0").iterdir() if item.name.startswith("0" * 20)]
+def flip(path: Path, clock: Clock, record: int = 10, *, back: bool = False) -> None:
+    """Change a byte of a record on the disk, or change it back, and leave the file's time of change as it was."""
+    base = f"{record // 300 * 300:020}"
+    (segment,) = [item for item in (path / "topics" / "t" / "0").iterdir() if item.name.startswith(base)]
     data, status = segment.read_bytes(), segment.stat()
-    at = data.index(b"%050d" % 10)
+    value = b"%050d" % record
+    at = data.index(b"9" + value[1:] if back else value)
     with segment.open("r+b") as file:
         file.seek(at)
-        file.write(b"9")
+        file.write(b"0" if back else b"9")
     os.utime(segment, ns=(status.st_atime_ns, status.st_mtime_ns))
 
 

@@ -1,8 +1,9 @@
-"""Short reads of sealed segments on this disk, without a snapshot.
+"""Short reads of segments on this disk, without a snapshot.
 
-`read_sealed` makes every check that a snapshot makes: the store is open, the topic was not deleted, the range lies within
+`read_local` makes every check that a snapshot makes: the store is open, the topic was not deleted, the range lies within
 the log, its records are durable, and the segment's file is there. If a check fails, or the range is not in one sealed
-segment, `read_sealed` returns None. The caller then takes a snapshot, which raises the right error.
+segment or the writer's active one, `read_local` returns None. The caller then takes a snapshot, which raises the right
+error.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ ROWS_MAX = 4096
 """A longer read takes a snapshot, which needs memory for a few blocks only."""
 
 
-def read_sealed(topic: OpenTopic, partition: int, offset: int, limit: int) -> Iterator[Record] | None:
+def read_local(topic: OpenTopic, partition: int, offset: int, limit: int) -> Iterator[Record] | None:
     """Return the records ``[offset, offset + limit)``, or None if they need a snapshot.
 
     Raises
@@ -42,9 +43,12 @@ def read_sealed(topic: OpenTopic, partition: int, offset: int, limit: int) -> It
     refresh(topic)
     if not _is_readable(topic, partition, directory, offset, end):
         return None
-    segment = tiers.sealed_segment(directory, offset, end)
-    if segment is None or not _is_plain(segment, topic):
-        return None
+    writer = topic.writers.get(partition)
+    segment = None if writer is None else tiers.writer_segment(writer, offset, end)
+    if segment is None:
+        segment = tiers.sealed_segment(directory, offset, end)
+        if segment is None or not _is_plain(segment, topic):
+            return None
     tiers.fetch_counters.add_split(_WARM)
     blocks = segment.index.between(offset, end)
     if len(blocks) == 1:
@@ -104,6 +108,7 @@ def _rows(
 def _block(topic: OpenTopic, segment: SegmentFile, at: int) -> CachedBlock:
     """Return a verified and decoded block from the cache or from the file."""
     cache = topic.context.blocks
+    # The rows of a written block never change, so that the active segment's blocks are cached, too.
     key = BlockKey(segment.identity, segment.index.positions[at])
     decoded = cache.get(key)
     if decoded is not None:

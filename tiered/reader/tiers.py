@@ -24,6 +24,7 @@ from ..cold.object_store.options import ColdOptions
 from ..cold.object_store.protocol import ObjectStore
 from ..cold.object_store.request_counters import BucketCounts
 from ..format.topic_meta import TopicMeta
+from ..hot.partition_writer import PartitionWriter
 from ..warm.catalog import TOPICS_DIRECTORY, hold_topic
 from ..warm.partition_directory import SegmentName, list_segments
 from ..warm.segment_reader import SegmentFile
@@ -73,6 +74,8 @@ class Tiers:
         self._segments: OrderedDict[str, tuple[_Identity, SegmentFile]] = OrderedDict()
         # One thread at a time continues the scan of an active segment.
         self._active: OrderedDict[str, tuple[_Identity, SegmentFile]] = OrderedDict()
+        # The active segments of this process's writers, by path.
+        self._of_writers: OrderedDict[str, SegmentFile] = OrderedDict()
         self._files = KeyedLocks()
         self._partitions: dict[tuple[UUID, int], PartitionManifest] = {}
         self.fetch_counters = FetchCounters()
@@ -255,18 +258,50 @@ class Tiers:
                     cache.popitem(last=False)
         return opened
 
+    def writer_segment(self, writer: PartitionWriter, start: int, end: int) -> SegmentFile | None:
+        """Return the active segment of a writer in this process if it contains ``[start, end)``; it can be mapped.
+
+        It may lack the newest blocks. The caller checks that the records before `end` are durable.
+        """
+        path, base, _ = writer.active_file
+        if start < base or not self.locations.use_mmap:
+            return None
+        name = str(path)
+        known = self._of_writers.get(name)
+        if (
+            known is not None
+            and known.end_offset >= end
+            and known.header.segment_id == writer.active_segment_id
+        ):
+            return known
+        view = writer.view(flush=False)
+        if start < view.active_header.base_offset or view.end_offset < end:
+            return None  # it was rolled meanwhile
+        opened = SegmentFile.of_writer(view.active, view.active_header, view.active_index, view.end_offset)
+        try:
+            opened.map_blocks()
+        except FileNotFoundError:
+            return None
+        with self._lock:
+            self._of_writers[str(view.active)] = opened
+            while len(self._of_writers) > ACTIVE_OPEN_MAX:
+                self._of_writers.popitem(last=False)
+        return opened
+
     def release(self, path: str | Path) -> None:
         """Close a segment whose file was removed, which frees its disk space."""
         with self._lock:
-            removed = self._segments.pop(str(path), None)
+            sealed = self._segments.pop(str(path), None)
             self._active.pop(str(path), None)
-        if removed is not None and self.blocks is not None:
-            self.blocks.release(removed[1].identity)
+            active = self._of_writers.pop(str(path), None)
+        for removed in (sealed[1] if sealed else None, active):
+            if removed is not None and self.blocks is not None:
+                self.blocks.release(removed.identity)
 
     def release_removed(self) -> None:
         """Close the segments whose files another process removed; see `release`."""
         with self._lock:
-            names = [*self._segments, *self._active]
+            names = [*self._segments, *self._active, *self._of_writers]
         for name in names:
             if not os.path.exists(name):  # noqa: PTH110 — as above
                 self.release(name)
@@ -297,6 +332,7 @@ class Tiers:
         with self._lock:
             self._segments.clear()
             self._active.clear()
+            self._of_writers.clear()
         if self.blocks is not None:
             self.blocks.clear()
 
@@ -320,6 +356,7 @@ class Tiers:
         with self._connecting, self._lock:
             self._segments.clear()
             self._active.clear()
+            self._of_writers.clear()
             self._partitions.clear()
             if self._object_store is not None:
                 self._object_store.close()

@@ -13,7 +13,7 @@ from ..engine.append import append_arrow, append_prepared, append_records, make_
 from ..engine.append_conditional import append_conditional
 from ..engine.host import wall_clock_us
 from ..engine.open_topics import OpenTopic
-from ..engine.point_read import read_sealed
+from ..engine.point_read import read_local
 from ..engine.read import offset_ranges, records, refresh, snapshots
 from ..engine.records import Appended, OffsetRange, Record, report_appended
 from ..format.record import Headers, check_record_size, header_pairs, key_bytes, partition_of, value_bytes
@@ -190,7 +190,7 @@ class LocalTopic(Topic):
     ) -> Iterator[Record]:
         if type(offset) is int and type(limit) is int and not follow:
             chosen = 0 if partition is None and self.partitions == 1 else partition
-            rows = read_sealed(self.opened, chosen, offset, limit) if type(chosen) is int else None
+            rows = read_local(self.opened, chosen, offset, limit) if type(chosen) is int else None
             if rows is not None:
                 return rows
         # `records` notices new columns by the objects; only an unknown partition needs a request here.

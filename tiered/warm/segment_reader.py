@@ -53,7 +53,7 @@ class SegmentFile:
     producers : tuple of ProducerState
         The producers at its end.
     identity : tuple of int
-        Device, inode and time of change of a sealed segment's file; empty for others.
+        Device, inode and time of change of a sealed segment's file; the id of a writer's active segment; else empty.
     """
 
     def __init__(
@@ -181,7 +181,10 @@ class SegmentFile:
 
         If the file is gone by then, or belongs to a new topic of the same name, the read raises `FileNotFoundError`.
         """
-        return cls(path, None, header, index, end_offset, None, None, producers, use_mmap=use_mmap)
+        identity = (header.segment_id.int,)
+        return cls(
+            path, None, header, index, end_offset, None, None, producers, use_mmap=use_mmap, identity=identity
+        )
 
     @cached_property
     def matches_path(self) -> bool:
@@ -219,11 +222,9 @@ class SegmentFile:
         CorruptionError
         """
         numbers = self.index.between(start_offset, end_offset)
-        if self._mapped is None and self._use_mmap and numbers:
-            with self._reopen() as fd:
-                # Map the blocks only: a roll may cut off the room behind them at this moment.
-                self._mapped = map_bytes(self.path, fd, self.bytes)
-        if self._mapped is not None:
+        if self._use_mmap and numbers:
+            yield from self._blocks(self.map_blocks(), numbers, start_offset)
+        elif self._mapped is not None:
             yield from self._blocks(self._mapped, numbers, start_offset)
         elif numbers:
             with self._reopen() as fd:
@@ -232,14 +233,28 @@ class SegmentFile:
                 yield from self._blocks(window, numbers, start_offset)
 
     def block(self, i: int) -> Block:
-        """Return block number `i` of the index of a sealed segment, with a verified header.
+        """Return block number `i` of the index, with a verified header; the file is mapped.
 
         Raises
         ------
-        CorruptionError
+        FileNotFoundError, CorruptionError
+            As `blocks` does.
         """
-        assert self._mapped is not None
-        return self._block(self._mapped, i)
+        return self._block(self.map_blocks(), i)
+
+    def map_blocks(self) -> pa.Buffer:
+        """Return the map of the blocks; of a writer's segment the first call maps them.
+
+        Raises
+        ------
+        FileNotFoundError, CorruptionError, Backpressure
+            As `blocks` does.
+        """
+        if self._mapped is None:
+            with self._reopen() as fd:
+                # Map the blocks only: a roll may cut off the room behind them at this moment.
+                self._mapped = map_bytes(self.path, fd, self.bytes)
+        return self._mapped
 
     def _blocks(self, source: Source, numbers: range, start_offset: int) -> Iterator[Block]:
         for i in numbers:
