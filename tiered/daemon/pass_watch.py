@@ -11,6 +11,7 @@ from ..policies.executor import TierReport
 from ..survey.lag import Lag
 from ..tiering.pass_loop import PassWork
 from ..tiering.reports import TailReport, locked_out
+from ..tiering.table_passes import TableReport
 from .health import Health
 
 
@@ -58,6 +59,11 @@ class WatchedWork:
         self._health.set_vain("tails", locked_out(tails.report))
         self._check_bucket(tails.problems.values(), tails.report, read_heads=False)
         return tails
+
+    def table_pass(self, wanted: Callable[[str], bool], *, should_stop: Callable[[], bool]) -> TableReport:
+        """See `Tierer.table_pass`."""
+        with self._health.busy("tables") as progress:
+            return self._work.table_pass(wanted, should_stop=_with_progress(progress, should_stop))
 
     @contextmanager
     def _vain(self, kind: str) -> Iterator[None]:

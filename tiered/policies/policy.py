@@ -232,6 +232,17 @@ class ScrubRule(_Rule):
     bytes_per_pass: PositiveSize = 1 << 30
 
 
+class TableRule(_Rule):
+    """Keep an Iceberg table of the topic current in its bucket: a snapshot at most ``every`` after a change; by default none.
+
+    With ``tails = "off"`` the table has the objects of sealed segments only.
+    """
+
+    limits = ("every",)
+    every: PositiveDurationOrOff = None
+    tails: bool = True
+
+
 class Policy(BaseModel):
     """All rules of one topic, resolved. Nothing expires without a ``retention``."""
 
@@ -247,6 +258,7 @@ class Policy(BaseModel):
     storage_class: StorageClass = StorageClass()
     promote: PromoteRule = PromoteRule()
     pin: Pin = Pin()
+    table: TableRule = TableRule()
 
 
 PRESETS: Mapping[str, Policy] = MappingProxyType(

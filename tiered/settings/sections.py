@@ -53,11 +53,12 @@ from ..policies.policy import (
     Roll,
     ScrubRule,
     StorageClass,
+    TableRule,
     readable_class,
 )
 
 SERVER_URL = re.compile(r"grpc[^/]*://")  # matches the beginning of a server's URL
-PRESET_EXEMPT_RULES = ("retention", "merge", "scrub", "storage_class", "pin")
+PRESET_EXEMPT_RULES = ("retention", "merge", "scrub", "storage_class", "pin", "table")
 
 
 class Section(BaseModel):
@@ -182,6 +183,7 @@ class PolicyTable(Section):
     storage_class: StorageClass | None = None
     promote: PromoteRule | None = None
     pin: Pin | None = None
+    table: TableRule | None = None
 
     @model_validator(mode="after")
     def _check_rules(self) -> Self:

@@ -29,7 +29,7 @@ from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsError
 
 from ..errors import ConfigError
 from ..format.schema import TRANSACTIONS_TOPIC
-from ..policies.policy import Policy, Retention
+from ..policies.policy import Policy, Retention, TableRule
 from .sections import (
     ColdSettings,
     DaemonSettings,
@@ -97,11 +97,12 @@ class Settings(Section):
     def policy_for(self, topic: str) -> Policy:
         """Return the resolved policy of a topic: the first glob that matches its name, over ``default``.
 
-        The transaction log has ``default`` without a retention: its positions are the only ones.
+        The transaction log has ``default`` without a retention, since its positions are the only ones, and without a
+        table.
         """
         policy = self.policies.get("default", PolicyTable()).over(Policy())
         if topic == TRANSACTIONS_TOPIC:
-            return policy.model_copy(update={"retention": Retention()})
+            return policy.model_copy(update={"retention": Retention(), "table": TableRule()})
         for pattern, table in self.policies.items():
             if pattern != "default" and fnmatchcase(topic, pattern):
                 return table.over(policy)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from ..base.histogram import Distribution, Durations
 from .reports import PassEvent
 
-KINDS = ("full", "tails")
+KINDS = ("full", "tails", "tables")
 OUTCOMES = ("done", "failed", "skipped")
 RECENT_ERRORS_MAX = 50
 _SECONDS_BOUNDS = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)

@@ -1,8 +1,9 @@
-"""The loop of passes: full passes by a schedule, and tail passes every ``tail_interval`` of a topic.
+"""The loop of passes: full passes by a schedule, tail passes every ``tail_interval`` of a topic, tables every ``table.every``.
 
 ::
 
     tails  ──┬───┬───┬───┬───┬───┬──▶   publish the durable records that the bucket lacks; no request if there are none
+    tables ──────┴───────┴───────┴──▶   publish the live tables whose heads changed; no request if none did
     full   ──┴───────────────┴──────▶   seal, expire, offload, evict, compress, …; may take minutes
 
 - Each kind of pass has a thread of its own and never overlaps with itself. So the upload of a large sealed segment does
@@ -34,8 +35,9 @@ from ..policies.executor import TierReport
 from ..policies.policy import Policy
 from ..settings.schedule import FIRST_PASS_SECONDS
 from ..survey.lag import Lag
-from .pass_history import PassHistory
+from .pass_history import KINDS, PassHistory
 from .reports import PassesState, PassEvent, PassKindState, TailReport
+from .table_passes import TableReport
 
 log = logging.getLogger("tiered.passes")
 
@@ -59,6 +61,9 @@ class PassWork(Protocol):
         should_stop: Callable[[], bool],
         wait_seconds: float | None,
     ) -> TailReport: ...
+    def table_pass(
+        self, wanted: Callable[[str], bool], *, should_stop: Callable[[], bool]
+    ) -> TableReport: ...
     def lags(self) -> list[Lag]: ...
     def bucket_answers(self) -> bool: ...
 
@@ -146,18 +151,20 @@ class PassLoop:
         self._work = work
         self._topics = topics
         self._policy_for = policy_for
-        self._schedule = schedule
+        self._next_full = schedule
         self._clock = clock
         self._monotonic = monotonic
         self.observe = observe
         self.history = PassHistory()
-        self._full, self._tails = _PassKind("full"), _PassKind("tails")
-        self._full_backoff, self._tail_backoff = Backoff(draw), Backoff(draw)
+        self._full, self._tails, self._tables = (_PassKind(name) for name in KINDS)
+        self._kinds = self._full, self._tails, self._tables
+        self._full_backoff, self._tail_backoff, self._table_backoff = (Backoff(draw) for _ in self._kinds)
         self._away_backoff = Backoff(draw, _AWAY_SECONDS_MAX)
         self._away = False
         self._paused: frozenset[str] = frozenset()
         self._full_due = monotonic() + min(schedule(), first_seconds)
         self._tails_due: dict[str, float] = {}
+        self._tables_due: dict[str, float] = {}
         self._tails_under_way: Collection[Hashable] = ()
         self._stopping = threading.Event()
         self._threads: list[threading.Thread] = []
@@ -169,7 +176,7 @@ class PassLoop:
         self._stopping.clear()
         self._threads = [
             threading.Thread(target=self._loop, args=(kind,), name=f"tiered-{kind.name}", daemon=True)
-            for kind in (self._full, self._tails)
+            for kind in self._kinds
         ]
         for thread in self._threads:
             thread.start()
@@ -178,7 +185,7 @@ class PassLoop:
         """Begin no further action and wait for the running ones; False if they did not end in time."""
         self._stopping.set()
         until = time.monotonic() + deadline_seconds
-        for kind in (self._full, self._tails):
+        for kind in self._kinds:
             kind.wake.set()
         for thread in self._threads:
             if thread.is_alive() and thread is not threading.current_thread():
@@ -210,20 +217,23 @@ class PassLoop:
 
     def run_due(self) -> list[str]:
         """Run the passes that are due on the calling thread; return their kinds."""
-        due = [kind for kind in (self._tails, self._full) if self._due_in(kind) <= 0]
+        due = [kind for kind in (self._tails, self._full, self._tables) if self._due_in(kind) <= 0]
         for kind in due:
             self._run(kind)
         return [kind.name for kind in due]
 
     def due_in(self) -> float:
-        """Return the seconds until the next pass of either kind, at most one second: new topics may appear."""
-        return min(self._due_in(self._tails), self._due_in(self._full))
+        """Return the seconds until the next pass of any kind, at most one second: new topics may appear."""
+        return min(map(self._due_in, self._kinds))
 
     def _due_in(self, kind: _PassKind) -> float:
         now = self._monotonic()
         if kind is self._full:
             return self._full_due - now
-        self._schedule_tails(now)
+        if kind is self._tables:
+            self._tables_due = self._schedule(self._tables_due, self._table_interval, now)
+            return min(min(self._tables_due.values(), default=now + _RECHECK_SECONDS) - now, _RECHECK_SECONDS)
+        self._tails_due = self._schedule(self._tails_due, self._interval, now)
         due = min(self._tails_due.values(), default=now + _RECHECK_SECONDS)
         if not self._tails_due:
             self._away = False  # no tail pass is left that would notice the return of the bucket
@@ -235,25 +245,32 @@ class PassLoop:
         with kind.lock:
             kind.running = True
             try:
-                self._run_full() if kind is self._full else self._run_tails(waits=waits)
+                if kind is self._full:
+                    self._run_full()
+                elif kind is self._tails:
+                    self._run_tails(waits=waits)
+                else:
+                    self._run_tables()
             finally:
                 kind.running = False
 
     # -- control and state -----------------------------------------------------------------------
 
     def trigger(self) -> None:
-        """Make both kinds of pass due now, and end all backoff."""
+        """Make all kinds of pass due now, and end all backoff."""
         self._full_backoff.clear()
         self._tail_backoff.clear()
+        self._table_backoff.clear()
         self._away_backoff.clear()
         self._full_due = self._monotonic()
         self._tails_due = dict.fromkeys(self._tails_due, self._full_due)
-        for kind in (self._full, self._tails):
+        self._tables_due = dict.fromkeys(self._tables_due, self._full_due)
+        for kind in self._kinds:
             kind.wake.set()
 
     def reschedule(self, schedule: Callable[[], float]) -> None:
         """Use another schedule from now on; a running full pass ends first."""
-        self._schedule = schedule
+        self._next_full = schedule
         self._full_due = self._monotonic() + schedule()
         self._full.wake.set()
 
@@ -267,11 +284,14 @@ class PassLoop:
         self._paused = frozenset(topics)
 
     def kinds(self) -> dict[str, PassKindState]:
-        """Return the counters of each kind of pass, from memory."""
-        return {
+        """Return the counters of each kind of pass, from memory; without tables, if no topic has one."""
+        kinds = {
             "full": self._full.state(len(self._full_backoff)),
             "tails": self._tails.state(len(self._tail_backoff)),
         }
+        if self._tables_due or self._tables.passes:
+            kinds["tables"] = self._tables.state(len(self._table_backoff))
+        return kinds
 
     @property
     def bucket_away(self) -> bool:
@@ -309,7 +329,7 @@ class PassLoop:
         except (TieredError, OSError) as error:
             errors = [_error_line(error)]
         finally:
-            self._full_due = self._monotonic() + self._schedule()
+            self._full_due = self._monotonic() + self._next_full()
         if report is not None:
             failed = {_group(action) for action, _ in report.failed}
             self._full_backoff.settle(failed, begun, self._monotonic(), lambda _: True)
@@ -318,14 +338,12 @@ class PassLoop:
 
     # -- tails -----------------------------------------------------------------------------------
 
-    def _schedule_tails(self, now: float) -> None:
-        """Give each topic that ships tails a due time, and drop the due times of all others."""
-        intervals = {
-            name: interval for name in self._topics() if (interval := self._interval(name)) is not None
-        }
-        self._tails_due = {
-            name: self._tails_due.get(name, now + interval) for name, interval in intervals.items()
-        }
+    def _schedule(
+        self, due: dict[str, float], interval_of: Callable[[str], float | None], now: float
+    ) -> dict[str, float]:
+        """Return the due time of each topic that has an interval."""
+        intervals = {name: interval for name in self._topics() if (interval := interval_of(name)) is not None}
+        return {name: due.get(name, now + interval) for name, interval in intervals.items()}
 
     def _interval(self, topic: str) -> float | None:
         rule = self._policy_for(topic).offload
@@ -393,6 +411,41 @@ class PassLoop:
         self._tail_backoff.clear()
         self._full_backoff.clear()
         return True
+
+    # -- tables ----------------------------------------------------------------------------------
+
+    def _table_interval(self, topic: str) -> float | None:
+        every = self._policy_for(topic).table.every
+        return None if every is None else every.total_seconds()
+
+    def _run_tables(self) -> None:
+        """Publish the tables that are due; one that is not whole yet is due again at once."""
+        started_us, begun = self._clock(), self._monotonic()
+        if self._away:
+            self._tables_due = dict.fromkeys(self._tables_due, begun + _RECHECK_SECONDS)
+            return
+        due = {name for name, at in self._tables_due.items() if at <= begun} - self._paused
+        errors: list[str] = []
+        report: TierReport | None = None
+        for name in due:
+            self._tables_due[name] = begun + (self._table_interval(name) or _RECHECK_SECONDS)
+        try:
+            tables = self._work.table_pass(
+                lambda topic: topic in due and not self._table_backoff.holds(topic, begun),
+                should_stop=self._stopping.is_set,
+            )
+        except (TieredError, OSError) as error:
+            errors = [_error_line(error)]
+        else:
+            report = TierReport()
+            self._table_backoff.settle(
+                tables.problems.keys(), begun, self._monotonic(), lambda topic: topic in due
+            )
+            errors = [_error_line(problem) for problem in tables.problems.values()]
+            for name, done in tables.published.items():
+                if not done.whole:
+                    self._tables_due[name] = begun
+        self._record(self._tables, started_us, begun, report, errors)
 
     # -- reports ---------------------------------------------------------------------------------
 

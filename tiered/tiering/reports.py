@@ -17,7 +17,7 @@ class PassEvent:
     Attributes
     ----------
     kind
-        ``full`` or ``tails``.
+        ``full``, ``tails`` or ``tables``.
     started_us, seconds
         Its beginning (microseconds since the epoch), and its duration.
     report
@@ -98,6 +98,7 @@ class PassesState:
     lags: tuple[Lag, ...]
     paused: frozenset[str]
     bucket_away: bool
+    tables: PassKindState = PassKindState()
 
     @property
     def lag_seconds(self) -> float:

@@ -49,6 +49,7 @@ from .reports import TailReport
 from .store_survey import StoreSurvey
 from .store_sweep import StoreSweep
 from .sweep_state import read_swept
+from .table_passes import TablePasses, TableReport
 from .tail_passes import TailPasses
 from .tiering_locks import TieringLocks
 
@@ -62,6 +63,8 @@ class Tierer:
         The handler of each kind of action.
     tails
         The tail passes, and the publication of one partition's tail.
+    tables
+        The publications of live tables.
     executors
         The executors of passes, and the actions that run now.
     """
@@ -97,6 +100,7 @@ class Tierer:
         self.tails = TailPasses(
             context, topics, self.claims, self.pauses, self.locks, self.executors, publish
         )
+        self.tables = TablePasses(context, topics, self.claims, self.pauses)
         self.planner = Planner(context, self.survey, self.tails)
         self._one_full_pass = threading.Lock()
 
@@ -107,8 +111,9 @@ class Tierer:
     # -- full passes -----------------------------------------------------------------------------
 
     def run(self, now: object) -> TierReport:
-        """Run a full pass; raise its first error once the rest is done (promise P11)."""
+        """Run a full pass and publish the live tables; raise the first error once the rest is done (promise P11)."""
         report, problems = self.full_pass(now)
+        problems += self.tables.run().problems.values()
         if problems:
             raise problems[0]
         return report
@@ -184,6 +189,7 @@ class Tierer:
                 self._topics.keep_only(names)
             topics = [topic.meta for topic in self._topics.opened_topics()]
             self.claims.keep_only(topics)
+            self.tables.keep_only(meta.topic_id for meta in topics)
         self._tiers.release_others(topics)
 
     # -- tails -----------------------------------------------------------------------------------
@@ -197,6 +203,12 @@ class Tierer:
     ) -> TailReport:
         """Run a tail pass; see `TailPasses.run`."""
         return self.tails.run(wanted, should_stop=should_stop, wait_seconds=wait_seconds)
+
+    def table_pass(
+        self, wanted: Callable[[str], bool], *, should_stop: Callable[[], bool] = lambda: False
+    ) -> TableReport:
+        """Publish live tables; see `TablePasses.run`."""
+        return self.tables.run(wanted, should_stop=should_stop)
 
     def lags(self) -> list[Lag]:
         """Return the known lags; see `TailPasses.lags`."""

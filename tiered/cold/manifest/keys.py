@@ -5,6 +5,7 @@
     store.json
     leases/<uuid>.json
     <topic>/<topic-id>/topic.json
+    <topic>/<topic-id>/table/metadata/…                                   the live table, see `table.table_folder`
     <topic>/<topic-id>/<partition>/data/<base, 20 digits>-<epoch, 8 digits>-<uuid>.parquet
     <topic>/<topic-id>/<partition>/pages/<uuid>.json.zst
     <topic>/<topic-id>/<partition>/head.json
@@ -85,6 +86,11 @@ def topic_prefix(topic: str, topic_id: UUID) -> str:
 def topic_key(topic: str, topic_id: UUID) -> str:
     """Return the key of the topic's document."""
     return topic_prefix(topic, topic_id) + TOPIC_FILE
+
+
+def table_prefix(topic: str, topic_id: UUID) -> str:
+    """Return the prefix of a topic's live table, with its slash."""
+    return topic_prefix(topic, topic_id) + "table/"
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,8 @@ _CUT_SECONDS = 1.0
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
-def _boot_seconds() -> float:
+def boot_seconds() -> float:
+    """Return seconds of a clock that also runs while the machine is suspended."""
     return time.clock_gettime(_CLOCK)
 
 
@@ -69,7 +70,7 @@ class Lease:
         *,
         seconds: float = 3600.0,
         holder: str = "",
-        monotonic: Callable[[], float] = _boot_seconds,
+        monotonic: Callable[[], float] = boot_seconds,
     ) -> Lease:
         """Take a lease; it protects only snapshots that are taken after it.
 

@@ -1,0 +1,195 @@
+"""The Avro files of a table, in memory: manifests and manifest lists, as pyiceberg writes and reads them.
+
+The name of a file has the CRC32C of its bytes, by which it is verified before it is decoded (promise P4).
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from collections.abc import Sequence
+from typing import Any
+from uuid import uuid4
+
+from ..cold.object_store.protocol import ObjectStore, object_url
+from ..cold.object_store.rereads import reread_on_damage
+from ..errors import CorruptionError
+from ..format.checksum import crc32c
+
+_NAME = re.compile(r".*-([0-9a-f]{8})\.avro")
+_BLOCK_ENTRIES = 100
+
+
+class MemoryFile:
+    """A file in memory that pyiceberg takes for an input, an output, and the file system that has it."""
+
+    def __init__(self, location: str, data: bytes = b"") -> None:
+        self.location = location
+        self.data = data
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def create(self, overwrite: bool = False) -> io.BytesIO:  # noqa: ARG002 — as pyiceberg calls it
+        """Return a stream whose bytes become the file's when it is closed."""
+        return _Output(self)
+
+    def open(self, seekable: bool = True) -> io.BytesIO:  # noqa: ARG002
+        """Return a stream of the file's bytes."""
+        return io.BytesIO(self.data)
+
+    def new_input(self, _location: str) -> MemoryFile:
+        """Return the file itself."""
+        return self
+
+
+class _Output(io.BytesIO):
+    def __init__(self, file: MemoryFile) -> None:
+        super().__init__()
+        self._file = file
+
+    def close(self) -> None:
+        if not self.closed:
+            self._file.data = self.getvalue()
+        super().close()
+
+
+class AvroFiles:
+    """The Avro files below one prefix of a bucket.
+
+    Parameters
+    ----------
+    prefix
+        The prefix of their keys, with its slash.
+    """
+
+    def __init__(self, store: ObjectStore, prefix: str) -> None:
+        self._store = store
+        self._prefix = prefix
+
+    def write_manifest(
+        self, entries: Sequence[Any], schema: Any, spec: Any, *, snapshot_id: int, sequence_number: int
+    ) -> Any:
+        """Write a manifest of at least one entry; return what a manifest list says about it.
+
+        Blocks of many entries take a quarter of the bytes of pyiceberg's own, which have one entry each.
+        """
+        from pyiceberg.avro.file import AvroOutputFile
+        from pyiceberg.manifest import (
+            DEFAULT_READ_VERSION,
+            ManifestContent,
+            ManifestEntryStatus,
+            ManifestFile,
+            construct_partition_summaries,
+            data_file_with_partition,
+            manifest_entry_schema_with_data_file,
+        )
+
+        fields = json.loads(spec.model_dump_json())["fields"]
+        about = {
+            "schema": schema.model_dump_json(),
+            "partition-spec": json.dumps(fields),
+            "partition-spec-id": str(spec.spec_id),
+            "format-version": "2",
+            "content": "data",
+            "avro.codec": "deflate",
+        }
+        partition = spec.partition_type(schema)
+        stored, given = (
+            manifest_entry_schema_with_data_file(version, data_file_with_partition(partition, version))
+            for version in (2, DEFAULT_READ_VERSION)
+        )
+        file: Any = MemoryFile("")
+        output: Any
+        with AvroOutputFile(file, stored, "manifest_entry", given, about) as output:
+            for start in range(0, len(entries), _BLOCK_ENTRIES):
+                output.write_block(list(entries[start : start + _BLOCK_ENTRIES]))
+        added = [entry for entry in entries if entry.status == ManifestEntryStatus.ADDED]
+        added_rows = sum(entry.data_file.record_count for entry in added)
+        rows = sum(entry.data_file.record_count for entry in entries)
+        return ManifestFile.from_args(
+            manifest_path=self._put("manifest", file.data),
+            manifest_length=len(file),
+            partition_spec_id=spec.spec_id,
+            content=ManifestContent.DATA,
+            sequence_number=sequence_number,
+            min_sequence_number=min(entry.sequence_number for entry in entries),
+            added_snapshot_id=snapshot_id,
+            added_files_count=len(added),
+            existing_files_count=len(entries) - len(added),
+            deleted_files_count=0,
+            added_rows_count=added_rows,
+            existing_rows_count=rows - added_rows,
+            deleted_rows_count=0,
+            partitions=construct_partition_summaries(
+                spec, schema, [entry.data_file.partition for entry in entries]
+            ),
+            key_metadata=None,
+        )
+
+    def read_manifest(self, manifest: Any) -> list[Any]:
+        """Return the entries of a manifest, with the status of entries of an earlier snapshot.
+
+        Raises
+        ------
+        CorruptionError, ColdStorageError
+        """
+        from pyiceberg.manifest import ManifestEntryStatus
+
+        entries: list[Any] = manifest.fetch_manifest_entry(self._get(manifest.manifest_path))
+        for entry in entries:
+            entry.status = ManifestEntryStatus.EXISTING
+        return entries
+
+    def write_list(
+        self, manifests: Sequence[Any], *, snapshot_id: int, parent_id: int | None, sequence_number: int
+    ) -> str:
+        """Write the manifest list of a snapshot; return its URL."""
+        from pyiceberg.manifest import write_manifest_list
+
+        file: Any = MemoryFile("")
+        with write_manifest_list(2, file, snapshot_id, parent_id, sequence_number, "deflate") as output:
+            if manifests:
+                output.add_manifests(list(manifests))
+        return self._put("snap", file.data)
+
+    def read_list(self, url: str) -> list[Any]:
+        """Return the manifests of a snapshot.
+
+        Raises
+        ------
+        CorruptionError, ColdStorageError
+        """
+        from pyiceberg.manifest import read_manifest_list
+
+        return list(read_manifest_list(self._get(url)))
+
+    def key(self, url: str) -> str:
+        """Return the key of a file of this table.
+
+        Raises
+        ------
+        CorruptionError
+        """
+        prefix = object_url(self._store, self._prefix)
+        name = url.removeprefix(prefix)
+        if name == url or "/" in name:
+            raise CorruptionError("this file of a table lies outside of the table", where=url)
+        return self._prefix + name
+
+    def _put(self, kind: str, data: bytes) -> str:
+        key = f"{self._prefix}{kind}-{uuid4()}-{crc32c(data):08x}.avro"
+        self._store.put(key, data)
+        return object_url(self._store, key)
+
+    def _get(self, url: str) -> Any:
+        key, match = self.key(url), _NAME.fullmatch(url)
+
+        def read() -> bytes:
+            data = self._store.get(key).data
+            if match is None or crc32c(data) != int(match[1], 16):
+                raise CorruptionError("file of a table fails its checksum", where=url)
+            return data
+
+        return MemoryFile(url, reread_on_damage(read))

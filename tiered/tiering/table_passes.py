@@ -1,0 +1,155 @@
+"""Publications of the live tables of a store, one topic after another; a failure of one does not stop the others."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from uuid import UUID
+
+from ..cold.manifest.leases import boot_seconds
+from ..engine.context import StoreContext
+from ..engine.open_topics import OpenTopics
+from ..errors import ColdStorageError, ConfigError, TieredError, TopicNotFound, as_tiered_error
+from ..format.topic_meta import TopicMeta
+from ..policies.policy import TableRule
+from ..table.live_table import LiveTable, Published
+from .claims import Claims
+from .pauses import Pauses
+
+HEADS_SECONDS = 600.0
+"""How long a table counts as current while this process sees no change of a head; another process may have made one."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableReport:
+    """The outcome of a pass over tables: what was published by topic, and the topics that could not be, with the error."""
+
+    published: Mapping[str, Published]
+    problems: Mapping[str, TieredError]
+
+
+@dataclass(slots=True)
+class _Table:
+    """The table of a topic as this process last published it.
+
+    Attributes
+    ----------
+    commits
+        The commits of the heads that the table has; None if it must be published again.
+    rule, schema_id
+        The policy and the columns at that time.
+    checked
+        When the heads were read.
+    """
+
+    live: LiveTable
+    commits: Mapping[int, str] | None = None
+    rule: TableRule | None = None
+    schema_id: int = -1
+    checked: float = 0.0
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
+class TablePasses:
+    """The live tables of one open store. Thread-safe.
+
+    No lock of passes is taken: whoever commits has read the heads after the last version, and writers that meet find each
+    other's version.
+    """
+
+    def __init__(self, context: StoreContext, topics: OpenTopics, claims: Claims, pauses: Pauses) -> None:
+        self._context = context
+        self._topics = topics
+        self._claims = claims
+        self._pauses = pauses
+        self._lock = threading.Lock()
+        self._tables: dict[UUID, _Table] = {}
+
+    def run(
+        self,
+        wanted: Callable[[str], bool] = lambda _: True,
+        *,
+        should_stop: Callable[[], bool] = lambda: False,
+    ) -> TableReport:
+        """Publish the tables whose policy wants one, where a head changed; a topic without a change costs no request."""
+        published: dict[str, Published] = {}
+        problems: dict[str, TieredError] = {}
+        for name in self._topics.topic_names() if self._context.tiers.has_cold else ():
+            if should_stop():
+                break
+            rule = self._context.settings.policy_for(name).table
+            if rule.every is None or not wanted(name) or self._pauses.of(name):
+                continue
+            try:
+                done = self.publish(self._topics.meta(name))
+            except TopicNotFound:
+                continue  # deleted since it was listed
+            except (TieredError, OSError) as error:
+                problems[name] = as_tiered_error(error)
+            except Exception as error:  # noqa: BLE001 — pyiceberg raises errors of its own, and other topics go on
+                problems[name] = ColdStorageError(f"table of {name}: {type(error).__name__}: {error}")
+            else:
+                if done is not None:
+                    published[name] = done
+        return TableReport(published, problems)
+
+    def publish(self, meta: TopicMeta, *, take: bool = False) -> Published | None:
+        """Publish the table of one topic; None if no head is known to have changed, or the topic has none.
+
+        Raises
+        ------
+        ConfigError, ColdStorageError, CorruptionError, UnsupportedFormat
+        """
+        table = self._table(meta)
+        rule, now = self._context.settings.policy_for(meta.name).table, boot_seconds()
+        with table.lock:
+            if not take and self._is_current(table, meta, rule) and now - table.checked < HEADS_SECONDS:
+                return None
+            table.commits = None
+            try:
+                done = table.live.publish(
+                    meta,
+                    tails=rule.tails,
+                    grace_seconds=self._context.settings.sweep.grace.total_seconds(),
+                    take=take,
+                )
+            except ImportError as error:
+                raise ConfigError(
+                    f"a table needs pyiceberg ({error}): pip install 'tiered[iceberg]'"
+                ) from None
+            if done is None or done.whole:
+                table.commits = done.commits if done else {}
+                table.rule, table.schema_id, table.checked = rule, meta.schema_id, now
+            return done
+
+    def _table(self, meta: TopicMeta) -> _Table:
+        with self._lock:
+            table = self._tables.get(meta.topic_id)
+            if table is None:
+                live = LiveTable(
+                    self._context.tiers.object_store,
+                    self._context.store_id,
+                    meta,
+                    partial(self._context.tiers.cold, meta),
+                    clock=self._context.clock,
+                )
+                table = self._tables[meta.topic_id] = _Table(live)
+            return table
+
+    def _is_current(self, table: _Table, meta: TopicMeta, rule: TableRule) -> bool:
+        """Whether no head is known to have changed since the last publication; sends no request."""
+        if table.commits is None or (table.rule, table.schema_id) != (rule, meta.schema_id):
+            return False
+        heads = {partition: self._claims.known_head(meta, partition) for partition in range(meta.partitions)}
+        return all(
+            head is None or head.commit_id == table.commits.get(partition)
+            for partition, head in heads.items()
+        )
+
+    def keep_only(self, topic_ids: Iterable[UUID]) -> None:
+        """Drop the state of all tables but these."""
+        kept = set(topic_ids)
+        with self._lock:
+            self._tables = {key: table for key, table in self._tables.items() if key in kept}
