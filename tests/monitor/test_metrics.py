@@ -249,5 +249,5 @@ def test_recent_errors_are_few_and_say_how_often() -> None:
     assert len(counts.errors) == RECENT_ERRORS_MAX
     assert (counts.errors[0].message, counts.errors[0].count) == ("Same: old", RECENT_ERRORS_MAX + 10)
     assert counts.errors[1].message == f"DiskFull: {RECENT_ERRORS_MAX + 9}"
-    assert counts.failures == {"full": RECENT_ERRORS_MAX + 10, "tails": 1}
+    assert counts.failures == {"full": RECENT_ERRORS_MAX + 10, "tails": 1, "tables": 0}
     assert counts.last_success_us == {}

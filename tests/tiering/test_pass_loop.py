@@ -408,7 +408,9 @@ def test_daemon_true_runs_them_on_threads_and_close_ends_them(tmp_path: Path) ->
             topic.append(b"%d" % number, sync=True)
             wait_until(lambda: bucket.uploads() > 0 and store.status().partitions[0].lag_records == 0)
         assert store.passes is not None
-        assert {thread.name for thread in store.passes._threads} == {"tiered-full", "tiered-tails"}
+        assert {thread.name for thread in store.passes._threads} == {
+            "tiered-full", "tiered-tails", "tiered-tables",
+        }  # fmt: skip
     assert not any(thread.is_alive() for thread in store.passes._threads)
     assert published(bucket) == [b"0", b"1", b"2"]
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from enum import StrEnum
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from ..daemon.service import DEFAULT_ADDRESS
+from ..errors import ConfigError
 from ..flight.wire.options import DEFAULT_LISTEN
 from ..format.schema import check_topic_name
 from ..settings.provenance import Setting, config_warnings, matching_pattern, policy_provenance, provenance
@@ -68,6 +70,7 @@ def config(
     binding = read_binding(Path(settings.store.path))
     warnings = [*config_warnings(settings, sources, os.environ), *_other_bucket(settings, binding)]
     if task is Task.CHECK:
+        _check_tables(settings)
         _print_check(sources, settings, warnings, as_json)
         return
     pattern = None if topic is None else matching_pattern(settings, topic)
@@ -104,6 +107,21 @@ def _other_bucket(settings: Settings, binding: BucketBinding) -> Iterator[str]:
             f"cold.url is {url}, and the store {settings.store.path} has its cold tier at {binding.url}: it will refuse "
             "to open; a store keeps its bucket"
         )
+
+
+def _check_tables(settings: Settings) -> None:
+    """Raise `ConfigError` if a policy wants tables that cannot be published."""
+    named = [
+        dotted(("policies", name))
+        for name, table in settings.policies.items()
+        if table.table and table.table.every
+    ]
+    if not named:
+        return
+    if find_spec("pyiceberg") is None:
+        raise ConfigError(f"{named[0]}.table needs pyiceberg: pip install 'tiered[iceberg]'")
+    if not settings.cold.conditional_writes:
+        raise ConfigError(f'{named[0]}.table needs conditional writes; write cold.conditional_writes = "on"')
 
 
 def _print_check(sources: Sources, settings: Settings, warnings: list[str], as_json: bool) -> None:

@@ -10,8 +10,7 @@ from ..policies.actions import Action
 from ..policies.executor import TierReport
 from ..survey.lag import Lag
 from ..tiering.pass_loop import PassWork
-from ..tiering.reports import TailReport, locked_out
-from ..tiering.table_passes import TableReport
+from ..tiering.reports import TableReport, TailReport, locked_out
 from .health import Health
 
 

@@ -27,6 +27,7 @@ from pydantic import (
 )
 from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsError
 
+from ..base.units import format_duration
 from ..errors import ConfigError
 from ..format.schema import TRANSACTIONS_TOPIC
 from ..policies.policy import Policy, Retention, TableRule
@@ -60,6 +61,19 @@ class Settings(Section):
     daemon: DaemonSettings = DaemonSettings()
     sweep: SweepSettings = SweepSettings()
     flight: FlightSettings = FlightSettings()
+
+    @model_validator(mode="after")
+    def _check_tables(self) -> Self:
+        """Refuse a table that would be published later than half the grace after a change; see `table.live_table`."""
+        for table in self.policies.values():
+            every = table.table.every if table.table else None
+            if every is not None and 2 * every > self.sweep.grace:
+                raise ValueError(
+                    f"table.every ({format_duration(every)}) is more than half of sweep.grace "
+                    f"({format_duration(self.sweep.grace)}), so the sweep could delete objects that the table names; "
+                    "write less, or a longer grace"
+                )
+        return self
 
     @model_validator(mode="wrap")
     @classmethod

@@ -16,7 +16,6 @@ One publication::
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -49,8 +48,6 @@ from .table_metadata import (
     with_snapshot,
 )
 from .table_range import TableRange, choose_end, tails_of
-
-log = logging.getLogger("tiered.table")
 
 CLOSED_OBJECTS = 500
 """The number of entries from which a manifest is no longer rewritten at each publication."""

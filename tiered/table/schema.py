@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from ..errors import SchemaMismatch
 from ..format.schema import TIMESTAMP
 
 OFFSET_ID, TIMESTAMP_ID = 1, 2  # as in `cold.parquet.layout.with_field_ids`
@@ -27,18 +28,27 @@ def partition_spec(spec_id: int) -> Any:
 
 
 def iceberg_schema(schema: pa.Schema) -> Any:
-    """Return the table's schema for a topic's columns, with the field ids of its objects."""
+    """Return the table's schema for a topic's columns, with the field ids of its objects.
+
+    Raises
+    ------
+    SchemaMismatch
+        Iceberg cannot have these columns: it names nested ones by paths, so that ``a.b`` may be two columns.
+    """
     from pyiceberg.schema import Schema
     from pyiceberg.types import IntegerType, LongType, NestedField, TimestamptzType
 
     ids = count(TIMESTAMP_ID + 1)  # as in `cold.parquet.layout.with_field_ids`
     columns = [_column(field, ids) for field in schema]
-    return Schema(
-        NestedField(PARTITION_ID, "partition", IntegerType(), required=False),
-        NestedField(OFFSET_ID, "offset", LongType(), required=False),
-        NestedField(TIMESTAMP_ID, "timestamp", TimestamptzType(), required=False),
-        *columns,
-    )
+    try:
+        return Schema(
+            NestedField(PARTITION_ID, "partition", IntegerType(), required=False),
+            NestedField(OFFSET_ID, "offset", LongType(), required=False),
+            NestedField(TIMESTAMP_ID, "timestamp", TimestamptzType(), required=False),
+            *columns,
+        )
+    except ValueError as error:
+        raise SchemaMismatch(f"an Iceberg table cannot have these columns: {error}") from None
 
 
 def _column(field: pa.Field, ids: Iterator[int]) -> Any:

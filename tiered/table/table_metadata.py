@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from typing import Any
 from uuid import UUID
 
+from pydantic import ValidationError
+
 from ..errors import ConfigError, CorruptionError
 from .schema import PARTITION_ID, partition_spec
 
@@ -64,7 +66,6 @@ def decode_metadata(data: bytes, version: int, topic_id: UUID, *, where: str) ->
         Another writer than the store made the file.
     CorruptionError
     """
-    from pydantic import ValidationError
     from pyiceberg.table.metadata import TableMetadataV2
 
     try:

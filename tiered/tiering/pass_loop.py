@@ -36,8 +36,7 @@ from ..policies.policy import Policy
 from ..settings.schedule import FIRST_PASS_SECONDS
 from ..survey.lag import Lag
 from .pass_history import KINDS, PassHistory
-from .reports import PassesState, PassEvent, PassKindState, TailReport
-from .table_passes import TableReport
+from .reports import PassesState, PassEvent, PassKindState, TableReport, TailReport
 
 log = logging.getLogger("tiered.passes")
 
@@ -45,6 +44,7 @@ TAIL_INTERVAL_SECONDS_MIN = 0.05
 STOP_SECONDS = 10.0
 _AWAY_SECONDS_MAX = 5.0
 _RECHECK_SECONDS = 1.0
+_TABLES_RECHECK_SECONDS = 10.0
 _WAIT_SECONDS_MAX = 3600.0
 
 
@@ -231,9 +231,9 @@ class PassLoop:
         if kind is self._full:
             return self._full_due - now
         if kind is self._tables:
-            self._tables_due = self._schedule(self._tables_due, self._table_interval, now)
-            return min(min(self._tables_due.values(), default=now + _RECHECK_SECONDS) - now, _RECHECK_SECONDS)
-        self._tails_due = self._schedule(self._tails_due, self._interval, now)
+            self._tables_due = self._due_times(self._tables_due, self._table_interval, now)
+            return min([_TABLES_RECHECK_SECONDS, *(at - now for at in self._tables_due.values())])
+        self._schedule_tails(now)
         due = min(self._tails_due.values(), default=now + _RECHECK_SECONDS)
         if not self._tails_due:
             self._away = False  # no tail pass is left that would notice the return of the bucket
@@ -338,7 +338,11 @@ class PassLoop:
 
     # -- tails -----------------------------------------------------------------------------------
 
-    def _schedule(
+    def _schedule_tails(self, now: float) -> None:
+        """Give each topic that ships tails a due time, and drop the due times of all others."""
+        self._tails_due = self._due_times(self._tails_due, self._interval, now)
+
+    def _due_times(
         self, due: dict[str, float], interval_of: Callable[[str], float | None], now: float
     ) -> dict[str, float]:
         """Return the due time of each topic that has an interval."""

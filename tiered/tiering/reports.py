@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from ..errors import StoreLocked, TieredError
 from ..policies.executor import TierReport
 from ..survey.lag import Lag
+from ..table.live_table import Published
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,3 +132,19 @@ class TailReport:
     lags: Mapping[tuple[str, int], Lag]
     problems: Mapping[tuple[str, int], TieredError]
     under_way: Collection[Hashable] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class TableReport:
+    """The outcome of a pass over live tables.
+
+    Attributes
+    ----------
+    published
+        The tables that were compared with their heads, by topic.
+    problems
+        The topics whose table could not be published, and why.
+    """
+
+    published: Mapping[str, Published]
+    problems: Mapping[str, TieredError]

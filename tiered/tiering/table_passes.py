@@ -17,17 +17,10 @@ from ..policies.policy import TableRule
 from ..table.live_table import LiveTable, Published
 from .claims import Claims
 from .pauses import Pauses
+from .reports import TableReport
 
 HEADS_SECONDS = 600.0
 """How long a table counts as current while this process sees no change of a head; another process may have made one."""
-
-
-@dataclass(frozen=True, slots=True)
-class TableReport:
-    """The outcome of a pass over tables: what was published by topic, and the topics that could not be, with the error."""
-
-    published: Mapping[str, Published]
-    problems: Mapping[str, TieredError]
 
 
 @dataclass(slots=True)

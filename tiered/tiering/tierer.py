@@ -45,11 +45,11 @@ from .pass_executors import PassExecutors
 from .pauses import Pauses
 from .planner import Planner
 from .publish_actions import PublishActions
-from .reports import TailReport
+from .reports import TableReport, TailReport
 from .store_survey import StoreSurvey
 from .store_sweep import StoreSweep
 from .sweep_state import read_swept
-from .table_passes import TablePasses, TableReport
+from .table_passes import TablePasses
 from .tail_passes import TailPasses
 from .tiering_locks import TieringLocks
 
