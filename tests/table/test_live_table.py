@@ -14,7 +14,7 @@ import pytest
 from tests.support.clock import Clock
 from tests.support.faulty_store import FaultyStore
 from tests.support.stores import OFFLOAD_US, open_store, stepwise, tier
-from tests.table.table_reader import (
+from tests.support.table_reader import (
     check_rows,
     check_whole,
     folder_of,

@@ -12,8 +12,8 @@ import pytest
 import tiered
 from tests.support.clock import Clock
 from tests.support.stores import OFFLOAD_US, stepwise, tier
+from tests.support.table_reader import check_rows, folder_of
 from tests.support.watched_bucket import WatchedBucket
-from tests.table.table_reader import check_rows, folder_of
 from tests.tiering.stepped_loop import Loop
 from tiered.engine.host import Host
 
