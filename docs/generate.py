@@ -308,6 +308,8 @@ def _rules(rules: dict[str, Any]) -> Lines:
 def _toml_value(value: Any) -> str:
     if isinstance(value, bool):
         return '"on"' if value else '"off"'
+    if isinstance(value, list):
+        return f"[{', '.join(map(_toml_value, value))}]"
     if isinstance(value, dict):
         return "{ " + ", ".join(f'"{key}" = {_toml_value(item)}' for key, item in value.items()) + " }"
     return str(value) if isinstance(value, int) else f'"{"off" if value is None else value}"'

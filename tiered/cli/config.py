@@ -11,14 +11,32 @@ from typing import Annotated, Any
 
 import typer
 
+from ..base.units import format_duration
 from ..daemon.service import DEFAULT_ADDRESS
-from ..errors import ConfigError
+from ..errors import ConfigError, TieredError
 from ..flight.wire.options import DEFAULT_LISTEN
 from ..format.schema import check_topic_name
-from ..settings.provenance import Setting, config_warnings, matching_pattern, policy_provenance, provenance
+from ..settings.provenance import (
+    Setting,
+    config_warnings,
+    matching_pattern,
+    patterns,
+    policy_provenance,
+    provenance,
+    resolved_policy,
+)
 from ..settings.settings import Settings, Sources, dotted
 from ..warm.bucket_binding import COLD_FILE, BucketBinding, read_binding
-from .options import AsJson, ColdUrl, ConfigFile, StorePath, Verbose, complete_topic, overrides_of
+from .options import (
+    AsJson,
+    ColdUrl,
+    ConfigFile,
+    StorePath,
+    Verbose,
+    complete_topic,
+    open_for_reading,
+    overrides_of,
+)
 from .output import count, print_json, print_table, say
 
 # The addresses where commands listen by default.
@@ -57,18 +75,22 @@ def config(
     as_json: AsJson = False,
     _verbose: Verbose = False,
 ) -> None:
-    """Check a tiered.toml and the environment, or show the settings in effect; open no store.
+    """Check a tiered.toml and the environment, or show the settings in effect.
 
     A mistake is one line: source, key, what to write instead; the exit code is 1. Valid settings that have no effect or
     contradict each other, such as rules of two tables, are warnings on stderr. If no source names a bucket, the one that
-    the store remembers is shown.
+    the store remembers is shown. The store is opened, for reading, only to look for the consumers that a retention names.
     """
     if topic is not None:
         check_topic_name(topic)
     sources = Sources.read(config_file, overrides_of(path, cold))
     settings = Settings.from_sources(sources)
     binding = read_binding(Path(settings.store.path))
-    warnings = [*config_warnings(settings, sources, os.environ), *_other_bucket(settings, binding)]
+    warnings = [
+        *config_warnings(settings, sources, os.environ),
+        *_other_bucket(settings, binding),
+        *(_unknown_consumers(settings) if task is Task.CHECK else ()),
+    ]
     if task is Task.CHECK:
         _check_tables(settings)
         _print_check(sources, settings, warnings, as_json)
@@ -124,6 +146,31 @@ def _check_tables(settings: Settings) -> None:
         raise ConfigError(f'{named[0]}.table needs conditional writes; write cold.conditional_writes = "on"')
 
 
+def _unknown_consumers(settings: Settings) -> Iterator[str]:
+    """Yield a line for each name of ``retention.unless_behind`` that no consumer of the store has."""
+    names = {
+        (dotted(("policies", pattern)), name): policy.retention.unless_behind_max
+        for pattern in patterns(settings)
+        if (policy := resolved_policy(settings, pattern)).retention.unless_behind
+        for name in policy.retention.unless_behind
+    }
+    if not names:
+        return
+    try:
+        with open_for_reading(settings) as store:
+            known = {position.consumer for position in store.consumers() if position.offset is not None}
+    except TieredError as error:
+        yield f"the consumers of retention.unless_behind cannot be checked: {error}"
+        return
+    for (table, name), limit in names.items():
+        if name not in known:
+            assert limit is not None
+            yield (
+                f"{table}.retention.unless_behind: no consumer {name} has a position, so that all records stay until "
+                f"unless_behind_max {format_duration(limit)}"
+            )
+
+
 def _print_check(sources: Sources, settings: Settings, warnings: list[str], as_json: bool) -> None:
     if as_json:
         print_json({"path": sources.path or None, "warnings": warnings})
@@ -154,6 +201,8 @@ def _text(value: Any) -> str:
         return "-"
     if isinstance(value, bool):
         return "on" if value else "off"
+    if isinstance(value, list):
+        return ", ".join(value) or "-"
     if isinstance(value, dict):
         return ", ".join(f"{name}={item}" for name, item in value.items()) or "-"
     return str(value)

@@ -62,6 +62,8 @@ def status(
             say(line)
     for line in _consumers(report) if not as_json else ():
         say(line)
+    for line in report.waiting if not as_json else ():
+        say(line)
     for name in report.deletions if not as_json else ():
         say(f"the deletion of topic {name} is not finished: its tombstone is not in the bucket yet")
     problems = [item for item in report if item.problem]
@@ -176,7 +178,7 @@ def plan(
     if result.actions and result.tiers:
         say(f"afterwards: {_tiers(result.tiers)}")
     _print_pace(result.tails)
-    for note in result.notes:
+    for note in (*result.notes, *result.waiting):
         say(f"note: {note}")
 
 
@@ -201,7 +203,7 @@ def _print_simulation(simulation: Simulation, as_json: bool) -> None:
         print_table(("action", "topic", ">actions", ">size", ">requests", ">first", ">last", "rule"), rows)
     say(_summary(simulation.plan))
     say(f"until {iso(to_datetime(simulation.end_us))}, if nothing is appended: {_tiers(simulation.tiers)}")
-    for note in simulation.notes:
+    for note in (*simulation.notes, *simulation.waiting):
         say(f"note: {note}")
 
 

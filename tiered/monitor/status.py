@@ -68,6 +68,8 @@ class StoreStatus:
         The pace of the partitions that have new records; None if none has, or without a bucket.
     consumers
         The consumers that are behind, by their durable positions on this disk; None if these cannot be read.
+    waiting
+        The records that retention leaves because consumers have not read them, one line for each partition.
     """
 
     url: str
@@ -77,6 +79,7 @@ class StoreStatus:
     deletions: tuple[str, ...] = ()
     tails: TailPace | None = None
     consumers: tuple[ConsumerLag, ...] | None = ()
+    waiting: tuple[str, ...] = ()
 
     def __iter__(self) -> Iterator[PartitionStatus]:
         return iter(self.partitions)

@@ -7,6 +7,8 @@ from dataclasses import replace
 from ..engine.writers import is_gone
 from ..errors import TieredError
 from ..policies.facts import PartitionFacts
+from ..policies.rules.case import PartitionCase
+from ..policies.rules.expire import waiting
 from ..policies.tail_pace import TailPace, tail_pace
 from ..survey.lag import Lag
 from ..survey.local_segments import LocalFile, LocalSegments, oldest_append_us
@@ -26,6 +28,7 @@ def store_status(watched: Watched) -> StoreStatus:
     root = context.tiers.locations.root
     rows: list[PartitionStatus] = []
     busy: list[PartitionFacts] = []
+    consumers = watched.survey.consumer_facts([], durable=False)
     figures: list[PartitionFigures] = []
 
     def problem(topic: str, partition: int, error: Exception) -> None:
@@ -40,7 +43,7 @@ def store_status(watched: Watched) -> StoreStatus:
     for survey in surveys:
         figures.append(partition_figures(watched, _by_files(watched, survey)))
         try:
-            facts = partition_facts(survey)
+            facts = consumers.added(survey, partition_facts(survey))
             rows.append(_partition_status(watched, survey, facts))
             busy.append(facts)
         except (TieredError, OSError) as error:
@@ -56,7 +59,15 @@ def store_status(watched: Watched) -> StoreStatus:
         unfinished,
         tails=_pace(watched, busy) if context.tiers.has_cold and root is not None else None,
         consumers=_consumers(watched, figures),
+        waiting=_waiting(watched, busy) if root is not None else (),
     )
+
+
+def _waiting(watched: Watched, partitions: list[PartitionFacts]) -> tuple[str, ...]:
+    store = watched.survey.store_facts(partitions, watched.context.clock())
+    policy_for = watched.context.settings.policy_for
+    cases = [PartitionCase.of(item, policy_for(item.topic), store, store.now_us) for item in store.partitions]
+    return tuple(text for case in cases if (text := waiting(case)) is not None)
 
 
 def _by_files(watched: Watched, survey: PartitionSurvey) -> PartitionSurvey:

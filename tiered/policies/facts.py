@@ -126,6 +126,14 @@ class CopyFact:
 
 
 @dataclass(frozen=True, slots=True)
+class ConsumerFact:
+    """A consumer of the partition, and the offset of the next record that it reads."""
+
+    name: str
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
 class ScrubFact:
     """The progress of a partition's scrub: round ``round`` began at ``started_us``.
 
@@ -173,6 +181,8 @@ class PartitionFacts:
         None before the first round.
     copies
         Local copies of objects; the manifest need not name these objects any more.
+    consumers
+        The consumers with a position in this log, if its retention names consumers; None if they cannot be read.
     """
 
     topic: str
@@ -190,6 +200,7 @@ class PartitionFacts:
     published_start_offset: int | None = None
     topic_id: UUID | None = None
     copies: tuple[CopyFact, ...] = ()
+    consumers: tuple[ConsumerFact, ...] | None = ()
 
     def live_segments(self) -> list[SegmentFact]:
         """Return the segments in offset order, each offset once: of overlapping segments the higher generation.

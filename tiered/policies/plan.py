@@ -47,6 +47,8 @@ class Plan:
     ----------
     notes
         The obstacles to actions, one line each.
+    waiting
+        The records that retention leaves because consumers have not read them, one line for each partition.
     tiers
         The bytes in each tier before and after the plan; empty if they were not requested.
     tails
@@ -59,6 +61,7 @@ class Plan:
     storage_class: str = "STANDARD"
     tiers: tuple[TierBytes, ...] = ()
     tails: TailPace | None = None
+    waiting: tuple[str, ...] = ()
 
     COLUMNS = ("action", "topic", "partition", "offsets", "size", "requests", "reason")
 
@@ -103,6 +106,7 @@ class Plan:
             "now_us": self.now_us,
             "actions": [action.to_json() for action in self.actions],
             "notes": list(self.notes),
+            "waiting": list(self.waiting),
             "tiers": [asdict(item) for item in self.tiers],
             "tails": None if self.tails is None else asdict(self.tails),
             "totals": {
@@ -160,6 +164,7 @@ def make_plan(
         ),
         notes=tuple(note for draft in drafts for note in draft.notes),
         storage_class=facts.storage_class,
+        waiting=tuple(draft.waiting for draft in drafts if draft.waiting is not None),
     )
 
 

@@ -34,6 +34,7 @@ from ..base.units import (
     PositiveSizeOrOff,
     Size,
     SizeOrOff,
+    format_duration,
     format_size,
 )
 from ..format.block import RAW_BYTES_MAX
@@ -204,13 +205,37 @@ class StorageClass(_Rule):
 class Retention(_Rule):
     """Delete records permanently, in every tier, when they have ``age``, or the log exceeds ``bytes``; by default never.
 
-    ``by``: ages count from the last append, or from the records' timestamps.
+    ``by``: ages count from the last append, or from the records' timestamps. Records that a consumer of ``unless_behind``
+    has not read stay until they have the age ``unless_behind_max``. A name without a position in the partition counts as
+    behind.
     """
 
     limits = ("age", "bytes")
     age: PositiveDurationOrOff = None
     bytes: PositiveSizeOrOff = None
     by: Literal["append", "timestamp"] = "append"
+    unless_behind: tuple[Annotated[str, Field(min_length=1)], ...] = ()
+    unless_behind_max: PositiveDurationOrOff = None
+
+    @model_validator(mode="after")
+    def _check_consumers(self) -> Self:
+        limit = self.unless_behind_max
+        if not self.unless_behind:
+            if limit is not None:
+                raise ValueError(
+                    'unless_behind_max has no effect without consumers; write unless_behind = ["NAME"]'
+                )
+            return self
+        if self.age is None and self.bytes is None:
+            raise ValueError("unless_behind has no effect without a limit; write age or bytes too")
+        if limit is None:
+            raise ValueError('unless_behind needs a bound; write unless_behind_max, such as "30d"')
+        if self.age is not None and limit <= self.age:
+            raise ValueError(
+                f"unless_behind_max ({format_duration(limit)}) is not longer than age ({format_duration(self.age)}), so "
+                "that nothing waits; write more"
+            )
+        return self
 
 
 class MergeRule(_Rule):

@@ -75,7 +75,7 @@ def matching_pattern(settings: Settings, topic: str) -> str:
 
 def policy_provenance(settings: Settings, sources: Sources, pattern: str) -> Iterator[Setting]:
     """Yield the resolved rules of one policy table, each under the key of this table."""
-    policy = _resolve(settings, pattern)
+    policy = resolved_policy(settings, pattern)
     for name in Policy.model_fields:
         rule = getattr(policy, name)
         for key, value in rule.model_dump(mode="json").items():
@@ -129,7 +129,8 @@ def _chain(pattern: str) -> list[str]:
     return ["default"] if pattern == "default" else [pattern, "default"]
 
 
-def _resolve(settings: Settings, pattern: str) -> Policy:
+def resolved_policy(settings: Settings, pattern: str) -> Policy:
+    """Return the policy of one table, over those that it inherits."""
     policy = Policy()
     for name in reversed(_chain(pattern)):
         policy = settings.policies.get(name, PolicyTable()).over(policy)
@@ -163,7 +164,7 @@ def _rule_source(settings: Settings, sources: Sources, pattern: str, rule: str, 
 
 def _contradictions(settings: Settings, sources: Sources, pattern: str) -> Iterator[str]:
     """Yield conflicts between rules of different tables; `PolicyTable` refuses those within one table."""
-    policy = _resolve(settings, pattern)
+    policy = resolved_policy(settings, pattern)
     for other, against in _CONFLICTING_RULES:
         tables = [_rule_table(settings, pattern, rule) for rule in (other, against)]
         # A conflict with a default is harmless, except that without offload no record reaches the bucket.
@@ -203,7 +204,7 @@ def _unreachable_globs(settings: Settings, sources: Sources) -> Iterator[str]:
 def _no_offload_for_sync_cold(settings: Settings, sources: Sources) -> Iterator[str]:
     if settings.store.sync == "cold":
         for pattern in patterns(settings):
-            if _resolve(settings, pattern).offload.after is None:
+            if resolved_policy(settings, pattern).offload.after is None:
                 source = _rule_source_line(settings, sources, pattern, "offload")
                 yield (
                     f'{dotted(("policies", pattern))}: offload = "off" and store.sync = "cold" exclude each other: its '

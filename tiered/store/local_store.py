@@ -88,10 +88,10 @@ class LocalStore(Store):
         self._read_only = read_only
         self.lifecycle = self.context.lifecycle
         self.open_topics = OpenTopics(self.context)
-        self.tierer = Tierer(self.context, self.open_topics)
+        self.transactions = TransactionLog(self.context, self.open_topics, self._create_transaction_log)
+        self.tierer = Tierer(self.context, self.open_topics, self.transactions.known_positions)
         self.context.fencing = self.tierer.claims
         self.context.publisher = Publisher(self.tierer.tails, pause=self.lifecycle.pause_or_fail)
-        self.transactions = TransactionLog(self.context, self.open_topics, self._create_transaction_log)
         self._consumer_lags = ConsumerLags(self.context, self.open_topics)
         self._serve = serve
         self._topics: dict[str, LocalTopic] = {}

@@ -72,6 +72,7 @@ class Planner:
             notes=plan.notes + local.notes + survey.notes,
             tiers=outlook(survey.everything, actions),
             tails=self._pace(survey, now_us),
+            waiting=plan.waiting + local.waiting,
         )
 
     def _pace(self, survey: SurveyResult, now_us: int) -> TailPace | None:

@@ -18,6 +18,7 @@ from ..survey.local_segments import local_segments
 from ..survey.partition_survey import PartitionSurvey, survey_partition, with_copies
 from ..survey.plan_facts import partition_facts
 from .claims import Claims
+from .consumer_facts import ConsumerFacts, ReadPositions
 from .partition_handle import PartitionHandle
 from .pauses import Pauses
 from .sweep_state import read_swept
@@ -51,8 +52,16 @@ class SurveyResult:
 class StoreSurvey:
     """Surveys one open store."""
 
-    def __init__(self, context: StoreContext, topics: OpenTopics, claims: Claims, pauses: Pauses) -> None:
+    def __init__(
+        self,
+        context: StoreContext,
+        topics: OpenTopics,
+        claims: Claims,
+        pauses: Pauses,
+        positions: ReadPositions,
+    ) -> None:
         self._context = context
+        self._positions = positions
         self._topics = topics
         self._tiers = context.tiers
         self.claims = claims
@@ -163,6 +172,12 @@ class StoreSurvey:
             ask_bucket=ask_bucket, for_plan=for_plan, away=away,
         )  # fmt: skip
 
+    def consumer_facts(self, problems: list[TieredError], *, durable: bool) -> ConsumerFacts:
+        """Return the positions that retention waits for; see `ConsumerFacts.read`."""
+        return ConsumerFacts.read(
+            self._context, self._topics.topic_names(), lambda: self._positions(durable), problems
+        )
+
     def open_segments(self, survey: PartitionSurvey) -> PartitionSurvey:
         """Return the survey with the local segments open.
 
@@ -188,6 +203,7 @@ class StoreSurvey:
         """
         known: list[PartitionFacts] = []
         unknown: list[PartitionFacts] = []
+        consumers = self.consumer_facts(problems, durable=fence)
 
         def unread(topic: str, error: TieredError) -> None:
             log.warning("%s is left out: %s", topic, error)
@@ -200,7 +216,7 @@ class StoreSurvey:
                         problems.append(survey.bucket_error)
                 else:
                     self._check(survey, fence=fence)
-                facts = partition_facts(with_copies(self._tiers, survey))
+                facts = consumers.added(survey, partition_facts(with_copies(self._tiers, survey)))
             except (TieredError, OSError) as error:
                 if is_gone(self._context, survey.meta):
                     continue

@@ -37,6 +37,7 @@ from ..policies.rules.case import floor_bytes
 from ..reader.same_log import SameLog
 from ..survey.lag import Lag
 from .claims import Claims
+from .consumer_facts import ReadPositions
 from .deletions import finish_deletions
 from .leftovers import remove_leftovers
 from .local_actions import LocalActions
@@ -57,6 +58,11 @@ from .tiering_locks import TieringLocks
 class Tierer:
     """Tiering of one open store. Thread-safe.
 
+    Parameters
+    ----------
+    positions
+        Reads the positions of consumers.
+
     Attributes
     ----------
     handlers
@@ -69,14 +75,14 @@ class Tierer:
         The executors of passes, and the actions that run now.
     """
 
-    def __init__(self, context: StoreContext, topics: OpenTopics) -> None:
+    def __init__(self, context: StoreContext, topics: OpenTopics, positions: ReadPositions) -> None:
         self._context = context
         self._topics = topics
         self._tiers = context.tiers
         self.pauses = Pauses(self._tiers.locations.root, context.fs, context.clock)
         same = SameLog(context.pinned_producers)
         self.claims = Claims(self._tiers, context.store_id, context.clock, context.fs, same)
-        self.survey = StoreSurvey(context, topics, self.claims, self.pauses)
+        self.survey = StoreSurvey(context, topics, self.claims, self.pauses, positions)
         self.locks = TieringLocks(lambda: self.survey.root, context.lifecycle)
         self._sweep = StoreSweep(context, topics, self.claims, self.pauses)
         local = LocalActions(context, topics, self.claims)

@@ -16,6 +16,7 @@ from ...base.units import approximate_size, format_duration, to_us
 from ..actions import ChangeClass, Compress, EvictLocal, Expire, Merge, Offload, Seal, ShipTail
 from ..facts import PartitionFacts, SegmentFact
 from ..policy import Policy
+from ..rules.case import retention_stamp_us, unread_until_us
 from ..rules.change_class import class_moves
 from ..rules.compress import COMPRESS_PAYS_US, has_small_blocks
 from ..rules.merge import merges
@@ -114,8 +115,11 @@ class Forecast:
             due_us = segment.created_us + to_us(roll.age)
             dues.append(Due(due_us, Seal.kind, f"roll.age {format_duration(roll.age)}"))
         if kept.age is not None:
-            stamp = segment.max_timestamp_us if kept.by == "timestamp" else segment.last_append_us
-            due_us = max(stamp + to_us(kept.age), self._reached(segment.base_offset)[0])
+            due_us = max(
+                retention_stamp_us(self._policy, segment) + to_us(kept.age),
+                unread_until_us(self._facts, self._policy, segment),
+                self._reached(segment.base_offset)[0],
+            )
             dues.append(Due(due_us, Seal.kind, f"retention.age {format_duration(kept.age)}"))
         if self._has_cold and offload.tail_interval is None and offload.after is not None:
             due_us = segment.last_append_us + to_us(offload.after)
@@ -139,10 +143,13 @@ class Forecast:
                 break
             due = NEVER, ""
             if rule.age is not None:
-                stamp = span.max_timestamp_us if rule.by == "timestamp" else span.last_append_us
+                stamp = retention_stamp_us(self._policy, span)
                 due = stamp + to_us(rule.age), f"retention.age {format_duration(rule.age)}"
             if rule.bytes is not None and kept - span.bytes >= rule.bytes:
                 due = ALWAYS, f"retention.bytes {approximate_size(rule.bytes)}"
+            unread_us = unread_until_us(facts, self._policy, span)
+            if due[0] < unread_us and rule.unless_behind_max is not None:
+                due = unread_us, f"retention.unless_behind_max {format_duration(rule.unless_behind_max)}"
             latest = max(latest, due, key=lambda item: item[0])
             kept -= span.bytes
             self._ends.append(span.end_offset)

@@ -18,6 +18,7 @@ from ..actions import Action, ChangeClass, EvictLocal, Expire, Merge, Offload, S
 from ..facts import PartitionFacts, SegmentFact, Span, StoreFacts
 from ..plan import make_plan
 from ..policy import Policy
+from ..rules.case import retention_stamp_us, unread_until_us
 from .due import NEVER, Due, Forecast
 
 
@@ -128,7 +129,11 @@ def explain(
     found = []
     for item in facts.partitions:
         mine = [act for act in plan.actions if (act.topic, act.partition) == (item.topic, item.partition)]
-        notes = [note for note in plan.notes if note.startswith(f"{item.topic}/{item.partition}:")]
+        notes = [
+            note
+            for note in (*plan.notes, *plan.waiting)
+            if note.startswith(f"{item.topic}/{item.partition}:")
+        ]
         policy = policy_for(item.topic)
         default_class = facts.storage_class if facts.has_classes else None
         pieces = _Pieces(item, policy, facts.has_cold, default_class, now, mine).all()
@@ -258,10 +263,16 @@ class _Pieces:
             due = max(at, last + to_us(local.age), self._forecast.pinned_until(segment))
             steps.append(Step(EvictLocal.kind, due, f"local_retention.age {format_duration(local.age)}"))
         if kept.age is not None and will_be_sealed:
-            stamp = segment.max_timestamp_us if kept.by == "timestamp" else last
-            due = max(first.due_us, stamp + to_us(kept.age))
+            due = max(first.due_us, retention_stamp_us(self._policy, segment) + to_us(kept.age))
+            rule = f"retention.age {format_duration(kept.age)}"
+            unread_us = unread_until_us(self._facts, self._policy, segment)
+            if due < unread_us and kept.unless_behind_max is not None:
+                due, rule = (
+                    unread_us,
+                    f"retention.unless_behind_max {format_duration(kept.unless_behind_max)}",
+                )
             steps = [step for step in steps if step.due_us < due]
-            steps.append(Step(Expire.kind, due, f"retention.age {format_duration(kept.age)}"))
+            steps.append(Step(Expire.kind, due, rule))
         yield from steps
 
     def _hold(self, segment: SegmentFact, steps: list[Step], blocked: bool) -> str:

@@ -74,7 +74,7 @@ class Simulation:
         What each tier holds at the start and at the end.
     end
         What the store has then.
-    notes
+    notes, waiting
         As of `Plan`, at the end.
     """
 
@@ -85,12 +85,13 @@ class Simulation:
     end: StoreFacts
     notes: tuple[str, ...] = ()
     storage_class: str = "STANDARD"
+    waiting: tuple[str, ...] = ()
 
     @property
     def plan(self) -> Plan:
         """All of it as one plan, for its sums."""
         actions = tuple(action for _, action in self.steps)
-        return Plan(self.end_us, actions, self.notes, self.storage_class, self.tiers)
+        return Plan(self.end_us, actions, self.notes, self.storage_class, self.tiers, waiting=self.waiting)
 
     def groups(self) -> list[Group]:
         """Return the steps by kind, topic and rule, in the order of their first times."""
@@ -128,10 +129,11 @@ def simulate(
     steps: list[tuple[int, Action]] = []
     start, before = facts.now_us, bytes_by_tier(facts.partitions)
     notes: tuple[str, ...] = ()
+    waiting: tuple[str, ...] = ()
     for at_us in _times(facts, policy_for, end_us, sweep_every):
         for _ in range(_PASSES_MAX):
             plan = make_plan(facts, policy_for, at_us, sweep_every=sweep_every)
-            notes = plan.notes
+            notes, waiting = plan.notes, plan.waiting
             if not plan.actions:
                 break
             steps += ((at_us, action) for action in plan.actions)
@@ -139,7 +141,7 @@ def simulate(
     after = bytes_by_tier(facts.partitions)
     tiers = tuple(TierBytes(name, before[name], after[name]) for name in before)
     return Simulation(
-        start, end_us, tuple(steps), tiers, replace(facts, now_us=end_us), notes, facts.storage_class
+        start, end_us, tuple(steps), tiers, replace(facts, now_us=end_us), notes, facts.storage_class, waiting
     )
 
 
@@ -170,7 +172,7 @@ def _limits(facts: PartitionFacts, policy: Policy, end_us: int) -> Iterator[int]
     ages = [
         policy.roll.age, policy.compress.after, policy.offload.after, policy.local_retention.age,
         policy.retention.age, policy.merge.after, policy.storage_class.after, policy.pin.age,
-        policy.promote.keep,
+        policy.promote.keep, policy.retention.unless_behind_max,
     ]  # fmt: skip
     limits = [to_us(age) for age in ages if age is not None]
     stamps = {item.last_append_us for item in facts.segments}

@@ -9,6 +9,8 @@ from ...base.units import approximate_size, format_duration, to_us
 from ..facts import ColdObjectFact, PartitionFacts, SegmentFact, Span, StoreFacts
 from ..policy import Policy
 
+NOT_WAITING = -(1 << 80)
+
 
 @dataclass(frozen=True, slots=True)
 class PartitionCase:
@@ -48,18 +50,41 @@ class PartitionCase:
         return f"{approximate_size(max(0, self.free_bytes))} of disk free < local_retention.free_disk {limit}"
 
     def expired_by_age(self, item: SegmentFact | Span) -> str | None:
-        """Return why retention takes records for their age; None where it does not."""
+        """Return why retention takes records for their age; None where it does not, consumers aside."""
         rule = self.policy.retention
         if rule.age is None:
             return None
-        age = self.now_us - (item.max_timestamp_us if rule.by == "timestamp" else item.last_append_us)
+        age = self.now_us - retention_stamp_us(self.policy, item)
         return age_reason(age, "retention.age", to_us(rule.age)) if age >= to_us(rule.age) else None
+
+    def waits(self, item: SegmentFact | Span) -> bool:
+        """Whether retention leaves records that are due, because a consumer has not read them."""
+        return self.now_us < unread_until_us(self.facts, self.policy, item)
 
 
 def floor_bytes(policy: Policy, disk_total_bytes: int) -> int:
     """Return how much of the disk is to stay free; 0 where its size is not known, or there is no such rule."""
     floor = policy.local_retention.free_disk
     return 0 if floor is None or not disk_total_bytes else floor.of(disk_total_bytes)
+
+
+def retention_stamp_us(policy: Policy, item: SegmentFact | Span) -> int:
+    """Return the time from which retention counts the age of records."""
+    return item.max_timestamp_us if policy.retention.by == "timestamp" else item.last_append_us
+
+
+def unread_by(facts: PartitionFacts, policy: Policy, end_offset: int) -> list[str]:
+    """Return the consumers of ``retention.unless_behind`` that have not read all records before `end_offset`."""
+    positions = {item.name: item.offset for item in facts.consumers or ()}
+    return [name for name in policy.retention.unless_behind if positions.get(name, -1) < end_offset]
+
+
+def unread_until_us(facts: PartitionFacts, policy: Policy, item: SegmentFact | Span) -> int:
+    """Return until when retention waits for consumers that have not read these records; `NOT_WAITING` if for none."""
+    limit = policy.retention.unless_behind_max
+    if limit is None or not unread_by(facts, policy, item.end_offset):
+        return NOT_WAITING
+    return retention_stamp_us(policy, item) + to_us(limit)
 
 
 def segment_fields(segment: SegmentFact) -> dict[str, Any]:

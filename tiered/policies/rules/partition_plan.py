@@ -11,7 +11,7 @@ from .case import PartitionCase, is_behind
 from .change_class import class_moves
 from .compress import compressions
 from .evict import evict, evictable, evictions
-from .expire import expiry
+from .expire import expiry, waiting
 from .merge import merges
 from .offload import publications
 from .promote import CopiesPlan
@@ -27,6 +27,7 @@ class PartitionPlan:
         self.moves_to: str | None = store.storage_class if store.has_classes else None
         self.notes: list[str] = []
         self.expire = expiry(case)
+        self.waiting = waiting(case)
         self.start_offset = facts.start_offset if self.expire is None else self.expire.end_offset
         self.segments = [
             item

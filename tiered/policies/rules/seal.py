@@ -28,7 +28,7 @@ def _reason_to_seal(case: PartitionCase, segment: SegmentFact, start_offset: int
     if roll.age is not None and open_us >= to_us(roll.age):
         return age_reason(open_us, "roll.age", to_us(roll.age))
     # Sealing is what lets the last records of an idle partition expire, once nothing is left before them.
-    if segment.base_offset <= start_offset:
+    if segment.base_offset <= start_offset and not case.waits(segment):
         expired = case.expired_by_age(segment)
         if expired:
             return expired
