@@ -165,6 +165,24 @@ def test_one_spoilt_answer_about_the_winner_is_no_refusal(spoil: Callable[[bytes
     assert spoilt
 
 
+@pytest.mark.parametrize("body", [b"first", b"second"])
+def test_one_answer_with_a_wrong_etag_is_no_refusal(body: bytes) -> None:
+    spoilt: list[str] = []
+
+    class Spoils(Recorded):
+        def PutObject(self, request: Request) -> Answer:
+            answer = super().PutObject(request)
+            if request.body == body and not spoilt:
+                spoilt.append(request.place)
+                return replace(answer, headers={**answer.headers, "ETag": f'"{0:032}"'})
+            return answer
+
+    with s3_thread(Spoils()) as (endpoint, server):
+        check_conditional_writes(store_at(endpoint))
+    assert spoilt
+    assert server.objects == {}
+
+
 @pytest.mark.parametrize(
     ("status", "code"),
     [(409, "ConditionalRequestConflict"), (409, "OperationAborted"), (412, "PreconditionFailed"), (429, "TooManyRequests"), (503, "SlowDown"), (500, "UnknownError")],
