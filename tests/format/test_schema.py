@@ -389,6 +389,12 @@ def _comparable(items: list[object]) -> list[object]:
     return [item.replace(tzinfo=None) if hasattr(item, "tzinfo") else item for item in items]
 
 
+def units(scale: int) -> pa.Array:
+    """The decimal 10 ** -scale: with such scales, Arrow's casts end the process, or return zero."""
+    unit = pa.py_buffer((1).to_bytes(16, "little"))
+    return pa.Array.from_buffers(pa.decimal128(9, scale), 1, [None, unit])
+
+
 @pytest.mark.parametrize(
     ("array", "kind"),
     [
@@ -409,6 +415,12 @@ def _comparable(items: list[object]) -> list[object]:
         (pa.array([1.005]), pa.decimal128(5, 2)),
         (pa.array([1500]), pa.decimal128(5, 2)),
         (pa.array([[1.5]]), pa.list_(pa.decimal128(5, 2))),
+        *(
+            (units(scale), kind)
+            for scale in (1 << 24, -(1 << 24), 77, 50)
+            for kind in (pa.decimal128(9, 2), pa.int64(), pa.float64())
+        ),
+        (pa.ListArray.from_arrays([0, 1], units(1 << 24)), pa.list_(pa.decimal128(9, 2))),
         (pa.array([1e300]), pa.float32()),
         (pa.array([{"x": [1e300]}]), pa.struct([("x", pa.list_(pa.float32()))])),
         (pa.array([[1.5]], pa.list_view(pa.float64())), pa.list_(pa.int64())),

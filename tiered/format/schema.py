@@ -354,6 +354,8 @@ def _misfit(given: pa.DataType, kind: pa.DataType, *, nested: bool = False) -> s
         pairs = [(given.key_type, kind.key_type), (given.item_type, kind.item_type)]
     elif pt.is_list(kind) and not pt.is_map(given) and given.num_fields == 1:
         pairs = [(given.field(0).type, kind.value_type)]
+    elif pt.is_decimal(given) and not _can_rescale(given, kind):
+        return f"is {given}, whose scale is too far from that of {kind}; cast it first"
     elif pt.is_temporal(given) and not pt.is_date(given) and pt.is_integer(kind):
         return f"is {given}, whose unit {kind} would lose; cast it first"
     elif nested and (_narrows(given, kind) or (pt.is_integer(given) and pt.is_timestamp(kind))):
@@ -362,6 +364,13 @@ def _misfit(given: pa.DataType, kind: pa.DataType, *, nested: bool = False) -> s
         return None
     reasons = (_misfit(inner, wanted, nested=True) for inner, wanted in pairs)
     return next((reason for reason in reasons if reason is not None), None)
+
+
+def _can_rescale(given: pa.DataType, kind: pa.DataType) -> bool:
+    """Whether Arrow has the power of ten for a cast of decimals; it reads beyond its table of powers otherwise."""
+    digits = 76 if given.bit_width == 256 else 38
+    scale = kind.scale if pt.is_decimal(kind) else 0
+    return bool(abs(given.scale) <= digits and abs(given.scale - scale) <= digits)
 
 
 def _narrows(given: pa.DataType, kind: pa.DataType) -> bool:
