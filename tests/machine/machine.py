@@ -144,7 +144,9 @@ class StoreMachine(RuleBasedStateMachine):
         name = self.topic(name)
         partition = self.partition(name, partition)
         log = self.life.topics()[name].logs[partition]
-        low = min(log.start[1], log.end)  # a start that only the bucket may have can lie beyond what a crash left
+        low = min(
+            log.start[1], log.end
+        )  # a start that only the bucket may have can lie beyond what a crash left
         self.life.delete_before(name, low + round(share * (log.end - low)), partition)
 
     @rule()

@@ -20,7 +20,7 @@ from tiered.cold.upkeep.merge import merge_objects
 from tiered.cold.upkeep.rebuild import plan_rebuild
 from tiered.cold.upkeep.whole_object import verified_chunks
 from tiered.engine.host import Host
-from tiered.export.iceberg import _footer
+from tiered.table.data_files import NamedObject, read_footer
 
 PARTS = 2
 # A listing has no checksum, and what a writer is told of its own upload makes it upload again.
@@ -97,7 +97,9 @@ def copy(place: Place) -> object:
     """What promote, a change of class and an export read."""
     entry = place.cold.entries(place.cold.load().head)[1]
     key = place.cold.keys.data(entry.name)
-    return b"".join(verified_chunks(place.faulty, key, entry)), _footer(place.faulty, key, entry).num_rows
+    return b"".join(verified_chunks(place.faulty, key, entry)), read_footer(
+        place.faulty, NamedObject(0, key, entry)
+    ).num_rows
 
 
 def pages(place: Place) -> object:

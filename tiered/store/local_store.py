@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 from typing import Any, Protocol
 from uuid import UUID, uuid4
+from weakref import WeakMethod
 
 import pyarrow as pa
 
@@ -23,6 +25,7 @@ from ..errors import (
     ColdStorageError,
     InvalidName,
     ReadOnly,
+    StoreClosed,
     TieredError,
     TopicExists,
     TopicNotFound,
@@ -88,7 +91,9 @@ class LocalStore(Store):
         self._read_only = read_only
         self.lifecycle = self.context.lifecycle
         self.open_topics = OpenTopics(self.context)
-        self.transactions = TransactionLog(self.context, self.open_topics, self._create_transaction_log)
+        # A server keeps the tierer, which keeps this log: neither may keep the store.
+        create = WeakMethod(self._create_transaction_log)
+        self.transactions = TransactionLog(self.context, self.open_topics, partial(_call, create))
         self.tierer = Tierer(self.context, self.open_topics, self.transactions.known_positions)
         self.context.fencing = self.tierer.claims
         self.context.publisher = Publisher(self.tierer.tails, pause=self.lifecycle.pause_or_fail)
@@ -374,3 +379,11 @@ class LocalStore(Store):
         self.lifecycle.check()
         memory = None if self._read_only else DamageMemory(self.context.fs, self.context.clock)
         return verify_store(self.context.tiers, deep=deep, memory=memory)
+
+
+def _call(method: WeakMethod[Callable[[], OpenTopic]]) -> OpenTopic:
+    """Call a method of a store; raise `StoreClosed` if the store is gone."""
+    bound = method()
+    if bound is None:
+        raise StoreClosed("the store is closed")
+    return bound()

@@ -47,7 +47,7 @@ def data_files(
     listed = list(objects)
     plan, paths = _plan(schema), parquet_path_to_id_mapping(schema)
     with ThreadPoolExecutor(_CONNECTIONS, thread_name_prefix="tiered-footers") as threads:
-        footers = threads.map(lambda item: _footer(store, item) if item.entry.sealed else None, listed)
+        footers = threads.map(lambda item: read_footer(store, item) if item.entry.sealed else None, listed)
         for item, footer in zip(listed, footers, strict=True):
             entry = item.entry
             known = _known_statistics(entry) if footer is None else _statistics(footer, plan, paths)
@@ -126,7 +126,7 @@ def _without_bounds(footer: Any) -> set[str]:
     }
 
 
-def _footer(store: ObjectStore, item: NamedObject) -> Any:
+def read_footer(store: ObjectStore, item: NamedObject) -> Any:
     """Return the verified Parquet metadata of an object."""
     tail = memoryview(read_range(store, item.key, tail_range(item.entry)))
     return parse_footer(tail, where=object_url(store, item.key), position=item.entry.tail_position).metadata
