@@ -293,7 +293,8 @@ def test_a_restore_that_is_killed_leaves_the_host_in_charge(tmp_path: Path, cloc
             assert found == ([b"0", b"1", b"2"] if partition in free else [b"0"])
     with opened() as store:
         store.create_topic("later").append(b"new", sync=True)
-        kept(store, b"3")
+        told = kept(store, b"3")
+        assert all("fenced" in text for text in told)
         assert values(store.topic("later")) == [b"new"]
     with tiered.restore(url, tmp_path / "new", settings=stepwise()) as new:
         for partition, found in in_bucket().items():
