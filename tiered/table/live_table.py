@@ -11,7 +11,7 @@ One publication::
 - A manifest with fewer than `CLOSED_OBJECTS` entries is *open*: the next publication writes its entries again. The others
   never change, except that one is rewritten when an object of it is gone.
 - Nothing is committed from heads that were read longer ago than half the grace: the sweep may have deleted their objects.
-- A publication that fails at any point leaves files that no version names, which the sweep removes.
+- A publication that fails at any point leaves files that no version names. No reader sees them; no sweep removes them yet.
 """
 
 from __future__ import annotations
