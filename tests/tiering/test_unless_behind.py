@@ -17,21 +17,11 @@ from tiered.engine.host import Host
 from tiered.errors import ConfigError, CorruptionError
 from tiered.monitor.explain import explain_topic
 from tiered.policies.policy import Retention
-from tiered.warm.filesystem import OsFileSystem
+from tiered.warm import segment_reader
+from tiered.warm.filesystem import sync_data
 
 HOUR, MINUTE = 3_600_000_000, 60_000_000
 RETENTION = {"age": "1h", "unless_behind": ["billing"], "unless_behind_max": "10h"}
-
-
-class SyncedFiles(OsFileSystem):
-    """The files that were synced, by path."""
-
-    def __init__(self) -> None:
-        self.synced: list[str] = []
-
-    def sync(self, fd: int) -> None:
-        self.synced.append(str(Path(f"/proc/self/fd/{fd}").readlink()))
-        super().sync(fd)
 
 
 def settings(**retention: Any) -> tiered.Settings:
@@ -139,22 +129,27 @@ def test_plan_explain_and_status_say_what_stays_and_why(tmp_path: Path, clock: C
 
 
 def test_a_daemon_beside_the_writer_reads_the_positions_and_syncs_them_first(
-    tmp_path: Path, clock: Clock, cold: str | None
+    tmp_path: Path, clock: Clock, cold: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    synced: list[str] = []
+
+    def sync(fd: int) -> None:
+        synced.append(str(Path(f"/proc/self/fd/{fd}").readlink()))
+        sync_data(fd)
+
     with filled(tmp_path / "data", cold, clock) as store:
         passes(store, clock)
         read_to(store, "billing", 20)
         store.flush()
         clock.advance((2 * HOUR) / 1e6)
-        files = SyncedFiles()
+        monkeypatch.setattr(segment_reader, "sync_data", sync)
         with tiered.open(
-            tmp_path / "data", cold=cold, settings=settings(), tierer=True,
-            host=Host(clock=clock, fs=files),
-        ) as daemon:  # fmt: skip
+            tmp_path / "data", cold=cold, settings=settings(), tierer=True, host=Host(clock=clock)
+        ) as daemon:
             plan = daemon.tierer.planner.plan_pass(None, [])
         [expire] = [action for action in plan.actions if action.kind == "expire" and action.topic == "orders"]
         assert expire.end_offset == 20
-        assert any("__transactions" in path for path in files.synced), "a power cut may take the commit back"
+        assert any("__transactions" in path for path in synced), "a power cut may take the commit back"
 
 
 def test_a_topic_created_again_does_not_have_the_old_positions(tmp_path: Path, clock: Clock) -> None:

@@ -94,7 +94,7 @@ class LocalStore(Store):
         # A server keeps the tierer, which keeps this log: neither may keep the store.
         create = WeakMethod(self._create_transaction_log)
         self.transactions = TransactionLog(self.context, self.open_topics, partial(_call, create))
-        self.tierer = Tierer(self.context, self.open_topics, self.transactions.known_positions)
+        self.tierer = Tierer(self.context, self.open_topics, self.transactions.all_positions)
         self.context.fencing = self.tierer.claims
         self.context.publisher = Publisher(self.tierer.tails, pause=self.lifecycle.pause_or_fail)
         self._consumer_lags = ConsumerLags(self.context, self.open_topics)

@@ -33,8 +33,10 @@ class StoredPosition(Protocol):
     def lineage(self) -> int: ...
 
 
-ReadPositions = Callable[[bool], Iterable[StoredPosition]]
-"""Returns the positions of all consumers; with True, only once no power cut can take them back."""
+class ReadPositions(Protocol):
+    """Returns the positions of all consumers; with `durable`, only once no power cut can take them back."""
+
+    def __call__(self, *, durable: bool) -> Iterable[StoredPosition]: ...
 
 
 class ConsumerFacts:

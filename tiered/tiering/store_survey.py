@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from ..engine.context import StoreContext
@@ -175,7 +176,7 @@ class StoreSurvey:
     def consumer_facts(self, problems: list[TieredError], *, durable: bool) -> ConsumerFacts:
         """Return the positions that retention waits for; see `ConsumerFacts.read`."""
         return ConsumerFacts.read(
-            self._context, self._topics.topic_names(), lambda: self._positions(durable), problems
+            self._context, self._topics.topic_names(), partial(self._positions, durable=durable), problems
         )
 
     def open_segments(self, survey: PartitionSurvey) -> PartitionSurvey:

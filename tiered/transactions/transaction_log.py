@@ -15,7 +15,6 @@ import os
 import socket
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from typing import Any
 from uuid import uuid4
 
@@ -27,7 +26,6 @@ from ..engine.topics import delete_before
 from ..errors import ConfigError, CorruptionError, Fenced, TieredError, TopicNotFound
 from ..format.schema import TRANSACTIONS_TOPIC
 from ..format.topic_meta import TopicMeta
-from ..warm.partition_directory import list_segments
 from .positions import (
     COMMIT,
     REMOVED,
@@ -71,35 +69,19 @@ class TransactionLog:
         with self._lock:
             return self._current().of(consumer, topic)
 
-    def all_positions(self) -> list[Position]:
-        """Return all positions, by consumer, topic and partition."""
-        with self._lock:
-            return self._current().sorted()
+    def all_positions(self, *, durable: bool = False) -> list[Position]:
+        """Return all positions, by consumer, topic and partition.
 
-    def known_positions(self, durable: bool) -> list[Position]:
-        """Return all positions; with `durable`, once no power cut can take them back."""
+        Parameters
+        ----------
+        durable
+            Return only once no power cut can take them back. What another process wrote is synced by its read (promise P2).
+        """
         with self._lock:
             positions, topic, end = self._current().sorted(), self._topic, self._end
-        if durable and topic is not None:
-            if self._context.lifecycle.writes:
-                topic.writer(0).sync_to(end)
-            else:
-                self._sync_of_other_process(topic)
+        if durable and topic is not None and self._context.lifecycle.writes:
+            topic.writer(0).sync_to(end)
         return positions
-
-    def _sync_of_other_process(self, topic: OpenTopic) -> None:
-        """Sync the newest file of the log, which the writer may not have synced yet; older files are synced."""
-        fs, directory = self._context.fs, self._context.tiers.directory(topic.name, 0)
-        names = () if directory is None else list_segments(directory).segments
-        # A file that is gone by now was sealed, and so synced.
-        with suppress(FileNotFoundError):
-            for name in names[-1:]:
-                assert directory is not None
-                fd = fs.open(directory / str(name))
-                try:
-                    fs.sync(fd)
-                finally:
-                    fs.close(fd)
 
     def _current(self) -> PositionTable:
         """Return the table with every record that the log has now. The caller holds the lock."""
