@@ -315,13 +315,7 @@ def _with_view(
     access: Tiers, directory: Path, names: tuple[SegmentName, ...], view: HotView, meta: TopicMeta,
     start: int, end: int | None,
 ) -> _Local:  # fmt: skip
-    active = SegmentFile.of_writer(
-        view.active,
-        view.active_header,
-        view.active_index,
-        view.end_offset,
-        use_mmap=access.locations.use_mmap,
-    )
+    active = access.active_segment(view)
     sealed = [name for name in names if name.base_offset < view.active_header.base_offset]
     bounds = [name.base_offset for name in [*sealed, SegmentName(view.active_header.base_offset, 0)][1:]]
     warm = _sealed_extents(access, directory, sealed, bounds, meta, max(start, view.start_offset), end)

@@ -25,6 +25,7 @@ from ..cold.object_store.protocol import ObjectStore
 from ..cold.object_store.request_counters import BucketCounts
 from ..format.topic_meta import TopicMeta
 from ..hot.partition_writer import PartitionWriter
+from ..hot.view import HotView
 from ..warm.catalog import TOPICS_DIRECTORY, hold_topic
 from ..warm.partition_directory import SegmentName, list_segments
 from ..warm.segment_reader import SegmentFile
@@ -258,6 +259,13 @@ class Tiers:
                     cache.popitem(last=False)
         return opened
 
+    def active_segment(self, view: HotView) -> SegmentFile:
+        """Return the active segment from its writer's state."""
+        return SegmentFile.of_writer(
+            view.active, view.active_header, view.active_index, view.end_offset, view.producers,
+            use_mmap=self.locations.use_mmap,
+        )  # fmt: skip
+
     def writer_segment(self, writer: PartitionWriter, start: int, end: int) -> SegmentFile | None:
         """Return the active segment of a writer in this process if it contains ``[start, end)``; it can be mapped.
 
@@ -277,7 +285,7 @@ class Tiers:
         view = writer.view(flush=False)
         if start < view.active_header.base_offset or view.end_offset < end:
             return None  # it was rolled meanwhile
-        opened = SegmentFile.of_writer(view.active, view.active_header, view.active_index, view.end_offset)
+        opened = self.active_segment(view)
         try:
             opened.map_blocks()
         except FileNotFoundError:

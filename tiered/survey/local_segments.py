@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 from ..format.topic_meta import TopicMeta
 from ..hot.partition_writer import PartitionWriter
-from ..hot.view import HotView
 from ..reader.snapshot import check_owner, open_listed
 from ..reader.tiers import Tiers
 from ..warm.partition_directory import SegmentName, list_segments, read_start_offset
@@ -80,7 +79,7 @@ def open_segments(
         if not wanted(name.base_offset, bound):
             continue
         if view is not None and directory / str(name) == view.active:
-            segments.append(active_segment(access, view))
+            segments.append(access.active_segment(view))
         elif view is None or name.base_offset < view.active_header.base_offset:
             opened = open_listed(access, directory, name)
             if opened is not None:
@@ -116,16 +115,8 @@ def open_file(
 ) -> SegmentFile | None:
     """Open a listed file, the active one from its writer's state; return None if it was evicted or expired meanwhile."""
     if writer is not None and writer.fault is None and writer.active_file[1] == file.base_offset:
-        return active_segment(access, writer.view(flush=False))
+        return access.active_segment(writer.view(flush=False))
     return open_listed(access, directory, file.name)
-
-
-def active_segment(access: Tiers, view: HotView) -> SegmentFile:
-    """Return the active segment from its writer's state."""
-    return SegmentFile.of_writer(
-        view.active, view.active_header, view.active_index, view.end_offset, view.producers,
-        use_mmap=access.locations.use_mmap,
-    )  # fmt: skip
 
 
 def append_time_us(segment: SegmentFile, offset: int) -> int | None:

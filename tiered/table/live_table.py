@@ -341,12 +341,10 @@ class LiveTable:
             )
         ranges = self._choose_ranges(state, heads, tails)
         gone, fresh = self._changes(state, ranges)
-        now_ms = self._clock() // 1000
-        metadata = state.metadata or first_metadata(
-            self._folder.location, self._topic_id, _schema_of(meta, heads), now_ms
-        )
+        now_ms, schema = self._clock() // 1000, _schema_of(meta, heads)
+        metadata = state.metadata or first_metadata(self._folder.location, self._topic_id, schema, now_ms)
         now_ms = max(now_ms, metadata.last_updated_ms)
-        metadata = with_schema(metadata, _schema_of(meta, heads))
+        metadata = with_schema(metadata, schema)
         following = _State(
             state.version + 1, None, metadata, self._seconds(), state.closed, state.open, state.open_file,
             ranges, {partition: item.about for partition, item in ranges.items()},

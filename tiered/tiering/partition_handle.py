@@ -14,7 +14,7 @@ from ..hot.partition_writer import PartitionWriter
 from ..policies.actions import Action
 from ..reader.snapshot import check_owner
 from ..reader.tiers import Tiers
-from ..survey.local_segments import LocalSegments, active_segment, local_segments, open_segments
+from ..survey.local_segments import LocalSegments, local_segments, open_segments
 from ..warm.partition_directory import list_segments
 from ..warm.segment_reader import SegmentFile
 
@@ -124,7 +124,7 @@ class PartitionHandle:
         if writer is not None and writer.fault is None and writer.active_segment_id == action.segment_id:
             view = writer.view(flush=False)
             if view.active_header.segment_id == action.segment_id:
-                return active_segment(self._tiers, view)
+                return self._tiers.active_segment(view)
         listed = self._tiers.sealed_segment(self.directory, action.base_offset, action.end_offset)
         if listed is not None and listed.header.segment_id == action.segment_id:
             check_owner(listed, self.meta)

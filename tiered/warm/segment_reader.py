@@ -222,10 +222,8 @@ class SegmentFile:
         CorruptionError
         """
         numbers = self.index.between(start_offset, end_offset)
-        if self._use_mmap and numbers:
+        if numbers and self._use_mmap:
             yield from self._blocks(self.map_blocks(), numbers, start_offset)
-        elif self._mapped is not None:
-            yield from self._blocks(self._mapped, numbers, start_offset)
         elif numbers:
             with self._reopen() as fd:
                 last = numbers[-1]

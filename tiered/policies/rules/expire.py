@@ -49,6 +49,8 @@ def expiry(case: PartitionCase) -> Expire | None:
 
 def waiting(case: PartitionCase) -> str | None:
     """Return which records are due and stay for consumers that have not read them; None if there are none."""
+    if not case.policy.retention.unless_behind:
+        return None
     held: list[Span] = []
     for span, _ in _due(case):
         if held or case.waits(span):
