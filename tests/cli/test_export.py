@@ -158,6 +158,20 @@ def test_bounds_prune_objects(writer: tiered.Store, catalog: Any, clock: Clock) 
         assert len(list(table.scan(row_filter=condition).plan_files())) == count, condition
 
 
+def test_bounds_follow_the_properties_of_the_table(writer: tiered.Store, catalog: Any, clock: Clock) -> None:
+    offload(writer, clock, range(10))
+    export(writer, catalog)
+    with catalog.load_table("logs.wide").transaction() as change:
+        change.set_properties({"write.metadata.metrics.column.text": "none"})
+    offload(writer, clock, range(10, 20))
+    export(writer, catalog)
+    table = catalog.load_table("logs.wide")
+    assert len(list(table.scan(row_filter="text = 'nowhere'").plan_files())) == 2, (
+        "the new ones have no bounds"
+    )
+    assert not list(table.scan(row_filter="offset > 99").plan_files())
+
+
 def test_a_text_without_bounds_is_found(
     writer: tiered.Store, catalog: Any, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

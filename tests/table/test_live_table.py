@@ -339,6 +339,16 @@ def test_a_commit_of_another_program_is_refused_and_named(place: Place) -> None:
     assert place.publish(place.another()).changed is False
 
 
+def test_a_folder_that_was_emptied_gets_a_table_anew(place: Place) -> None:
+    """As the error of a foreign commit advises, once nobody publishes."""
+    place.append(range(10), tails=True)
+    place.publish()
+    for file in place.folder.iterdir():
+        file.unlink()
+    assert place.publish(place.another()).version == 1
+    assert place.check() == 10
+
+
 def test_a_table_that_nothing_of_ours_is_left_of(place: Place) -> None:
     place.append(range(10), tails=True)
     place.publish()

@@ -176,8 +176,7 @@ def _update(
             with snapshot.overwrite() if gone else snapshot.fast_append() as update:
                 for file in gone:
                     update.delete_data_file(file)
-                metadata = change.table_metadata
-                for file in data_files(bucket, metadata.schema(), metadata.default_spec_id, fresh.values()):
+                for file in data_files(bucket, change.table_metadata, fresh.values()):
                     update.append_data_file(file)
             ExpireSnapshots(change).older_than(datetime.now(UTC) - _SNAPSHOTS_AGE_MAX).commit()
     return len(fresh), len(gone)

@@ -31,10 +31,8 @@ class NamedObject:
     entry: ObjectEntry
 
 
-def data_files(
-    store: ObjectStore, schema: Any, spec_id: int, objects: Iterable[NamedObject]
-) -> Iterator[Any]:
-    """Yield the entry of each object, in order; the footers of sealed objects are read concurrently.
+def data_files(store: ObjectStore, metadata: Any, objects: Iterable[NamedObject]) -> Iterator[Any]:
+    """Yield the entry of each object in a table with this metadata; footers of sealed objects are read concurrently.
 
     Raises
     ------
@@ -45,7 +43,7 @@ def data_files(
     from pyiceberg.typedef import Record
 
     listed = list(objects)
-    plan, paths = _plan(schema), parquet_path_to_id_mapping(schema)
+    plan, paths = _plan(metadata), parquet_path_to_id_mapping(metadata.schema())
     with ThreadPoolExecutor(_CONNECTIONS, thread_name_prefix="tiered-footers") as threads:
         footers = threads.map(lambda item: read_footer(store, item) if item.entry.sealed else None, listed)
         for item, footer in zip(listed, footers, strict=True):
@@ -58,18 +56,18 @@ def data_files(
                 partition=Record(item.partition),
                 file_size_in_bytes=entry.bytes,
                 sort_order_id=None,
-                spec_id=spec_id,
+                spec_id=metadata.default_spec_id,
                 equality_ids=None,
                 key_metadata=None,
                 **known,
             )
 
 
-def _plan(schema: Any) -> dict[int, Any]:
+def _plan(metadata: Any) -> dict[int, Any]:
     from pyiceberg.io.pyarrow import MetricModeTypes, MetricsMode, compute_statistics_plan
     from pyiceberg.types import BinaryType
 
-    plan = compute_statistics_plan(schema, {})
+    plan = compute_statistics_plan(metadata.schema(), metadata.properties)
     for number, collector in plan.items():
         if isinstance(collector.iceberg_type, BinaryType):  # no bounds; pyiceberg would warn for each chunk
             plan[number] = replace(collector, mode=MetricsMode(MetricModeTypes.NONE))

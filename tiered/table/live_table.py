@@ -38,6 +38,7 @@ from .data_files import NamedObject, data_files
 from .schema import OFFSET_ID, iceberg_schema
 from .table_folder import TableFolder
 from .table_metadata import (
+    ANEW,
     ForeignCommit,
     decode_metadata,
     encode_metadata,
@@ -270,7 +271,7 @@ class LiveTable:
                     break
                 raise ConfigError(
                     f"the table in {self._folder.location} was made for {metadata.location}: a copied bucket needs a "
-                    "new table, which tiered table --take makes"
+                    f"new table; {ANEW}"
                 )
             state.metadata = metadata
             self._read_manifests(state)
@@ -461,7 +462,7 @@ class LiveTable:
                 file_sequence_number=number,
                 data_file=file,
             )
-            for file in data_files(self._store, metadata.schema(), metadata.default_spec_id, fresh)
+            for file in data_files(self._store, metadata, fresh)
         ]
 
     def _write_manifests(

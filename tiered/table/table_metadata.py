@@ -19,6 +19,9 @@ from .schema import PARTITION_ID, partition_spec
 SNAPSHOTS_KEPT = 60
 """The newest snapshots of which each is kept; of older ones, one an hour is kept within the grace of the sweep."""
 
+ANEW = "stop what publishes, delete the objects of this folder, and start again: the next pass makes the table anew"
+"""The advice of an error after which the store publishes nothing more."""
+
 _LOG_MAX = 60
 _HOUR_MS = 3_600_000
 _VERSION, _TOPIC = "tiered.version", "tiered.topic-id"
@@ -78,8 +81,7 @@ def decode_metadata(data: bytes, version: int, topic_id: UUID, *, where: str) ->
         ) from None
     if not ours:
         raise ForeignCommit(
-            f"{where} was committed by another program, and only the store may change the table: "
-            "tiered table --take goes on from the store's own records"
+            f"{where} was committed by another program, and only the store may change the table; {ANEW}"
         )
     try:
         return TableMetadataV2.model_validate(values)
