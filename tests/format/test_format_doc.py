@@ -18,7 +18,7 @@ from tiered.cold.manifest.restore_intent import Intent
 from tiered.cold.object_store import protocol
 from tiered.cold.parquet import layout as parquet_format
 from tiered.cold.parquet import page_memory
-from tiered.cold.upkeep.merge import merged_facts
+from tiered.cold.upkeep.rewrite import rewritten_facts
 from tiered.flight.wire.serving_file import ServingFile
 from tiered.format import block, manifest, manifest_changes, manifest_codec, schema, segment, topic_meta
 from tiered.format.codec import Codec
@@ -228,7 +228,7 @@ def test_the_facts_that_a_merge_makes_anew_are_named() -> None:
         entry(item.base_offset, item.end_offset, item.segment_id.int, generation=item.generation)
         for item in (first, last)
     ]
-    made = merged_facts(inputs, [first, last])
+    made = rewritten_facts(inputs, [first, last])
     changed = {name for name in names_of(SegmentFacts) if getattr(made, name) != getattr(last, name)}
     rows = [re.findall(r"`([^`]+)`", row[0]) for row in table("Merged objects")]
     assert changed == {name for row in rows for name in row}

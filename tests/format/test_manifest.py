@@ -256,6 +256,7 @@ def test_the_sealed_whole_of_a_segment_replaces_its_tails_in_one_step() -> None:
         ([entry(10, 25, 2, sealed=False)], "sealed already"),
         ([entry(10, 20, 2)], "higher generation"),
         ([entry(10, 20, 2, generation=1), entry(22, 24, 3)], "end to end"),
+        ([entry(15, 20, 2, generation=2)], "only a part"),
     ],
 )
 def test_what_was_planned_on_another_head_is_refused(fresh: list[ObjectEntry], reason: str) -> None:
@@ -263,6 +264,28 @@ def test_what_was_planned_on_another_head_is_refused(fresh: list[ObjectEntry], r
     with pytest.raises(ColdStorageError, match=reason) as caught:
         add_objects(head, fresh, MemoryPages())
     assert not caught.value.retryable
+
+
+@pytest.mark.parametrize("inline", [1, 64])
+def test_a_cut_replaces_the_live_part_of_the_first_object(
+    inline: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a page, beside entries below the start offset, or in the head; never above it, and never of another segment."""
+    monkeypatch.setattr("tiered.format.manifest_changes.INLINE_ENTRIES_MAX", inline)
+    pages = MemoryPages()
+    whole = [entry(0, 10, 1), entry(10, 30, (3, 2)), entry(30, 40, 4), entry(40, 50, 5)]
+    head = empty_head()
+    for item in whole:
+        head = spill(add_objects(head, [item], pages), pages)
+    head = raise_start_offset(head, 25)
+    for refused in (entry(26, 30, 3), entry(25, 30, 2), entry(25, 29, 3), entry(24, 30, 2)):
+        with pytest.raises(ColdStorageError, match="do not fit the manifest"):
+            add_objects(head, [replace(refused, generation=1)], pages)
+    part = entry(25, 30, 3, generation=1)
+    after = spill(add_objects(head, [part], pages), pages)
+    live = [item for item in pages.all_entries(after) if item.end_offset > 25]
+    assert live == [part, *whole[2:]]
+    assert check_head(after) + check_entries(after, live) == []
 
 
 def test_covering_needs_the_segment_and_all_of_it() -> None:
@@ -372,7 +395,7 @@ def test_any_row_of_changes_keeps_every_offset_exactly_once(data: st.DataObject)
     pages, head, log = MemoryPages(), empty_head(), Log()
     segment, base = 1, 0
     for _ in range(data.draw(st.integers(1, 60))):
-        step = data.draw(st.sampled_from(["tail", "tails", "seal", "merge", "start"]))
+        step = data.draw(st.sampled_from(["tail", "tails", "seal", "merge", "start", "cut"]))
         end = len(log.owners)
         if step in ("tail", "tails"):
             for _ in range(40 if step == "tails" else 1):
@@ -392,6 +415,15 @@ def test_any_row_of_changes_keeps_every_offset_exactly_once(data: st.DataObject)
                     ids = tuple(item.int for e in pair for item in e.segment_ids)
                     new = entry(pair[0].base_offset, pair[1].end_offset, ids, generation=1)
                     head = spill(add_objects(head, [new], pages), pages)
+        elif step == "cut":
+            first = next((item for item in pages.all_entries(head) if item.end_offset > log.start), None)
+            if first is not None and first.sealed and first.base_offset < log.start:
+                ids = (first.segment_ids[0].int, *set(log.owners[log.start : first.end_offset]))
+                part = entry(
+                    log.start, first.end_offset, tuple(dict.fromkeys(ids)), generation=first.generation + 1
+                )
+                head = spill(add_objects(head, [part], pages), pages)
+                assert first not in pages.all_entries(head)
         elif step == "start" and end:
             log.start = data.draw(
                 st.integers(log.start, min(base, end)) if base >= log.start else st.just(log.start)

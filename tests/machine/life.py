@@ -50,7 +50,11 @@ class Life(Actor):
         self.published: Published = {}
 
     def settings(self, **rules: Any) -> tiered.Settings:
-        bucket = {"retention": {"age": "1d"}, "merge": {"after": "5h", "target_bytes": "10KiB"}}
+        bucket = {
+            "retention": {"age": "1d"},
+            "merge": {"after": "5h", "target_bytes": "10KiB"},
+            "cut": {"deleted": 0.2},
+        }
         found = super().settings(**(bucket | rules)).to_json()
         return tiered.Settings.model_validate(found | {"sweep": {"grace": self.grace}})
 

@@ -17,6 +17,7 @@ from tiered.policies import (
     ColdObjectFact,
     Compress,
     CopyFact,
+    Cut,
     Demote,
     EvictLocal,
     Expire,
@@ -36,6 +37,7 @@ from tiered.policies import (
 )
 from tiered.policies.policy import (
     CompressRule,
+    CutRule,
     LocalRetention,
     MergeRule,
     OffloadRule,
@@ -207,6 +209,13 @@ def _apply_one(facts: PartitionFacts, action: Action, now_us: int) -> PartitionF
                 segment_count=sum(item.segment_count for item in inputs),
             )
             return replace(facts, objects=_spliced(facts, merged))
+        case Cut():
+            (whole,) = (item for item in facts.objects if item.name in action.names)
+            assert whole.base_offset < action.base_offset < whole.end_offset == action.end_offset
+            part = replace(
+                whole, name=f"{whole.name}-cut", base_offset=action.base_offset, bytes=action.bytes
+            )
+            return replace(facts, objects=_spliced(facts, part))
         case ChangeClass():
             (moved,) = (item for item in facts.objects if item.name == action.name)
             fresh = replace(moved, name=f"{action.name}'", storage_class=action.storage_class)
@@ -286,6 +295,7 @@ policies = st.builds(
         Retention, age=_maybe(_LATER), bytes=_maybe(_SIZES), by=st.sampled_from(["append", "timestamp"])
     ),
     merge=st.builds(MergeRule, target_bytes=_maybe(_SIZES), after=_maybe(_AGES)),
+    cut=st.builds(CutRule, deleted=st.sampled_from([None, 0.0, 0.25, 0.5, 1.0])),
     scrub=st.builds(ScrubRule, every=_maybe(_LATER), bytes_per_pass=_SIZES),
     storage_class=st.builds(StorageClass, after=_maybe(_LATER)),
     promote=st.builds(PromoteRule, reads=_maybe(st.integers(1, 3)), within=_LATER, keep=_LATER, bytes=_SIZES),

@@ -28,9 +28,9 @@ from tiered.policies import (
     ChangeClass,
     ColdObjectFact,
     Expire,
-    Merge,
     ObjectFact,
     Policy,
+    Rewrite,
     StoreFacts,
     make_plan,
 )
@@ -60,7 +60,7 @@ def touches(action: Action, of: Explanation, piece: OffsetRun) -> bool:
         return False
     if isinstance(action, Expire):
         return action.base_offset < action.end_offset and piece.end_offset <= action.end_offset
-    if isinstance(action, (Merge, ChangeClass)):
+    if isinstance(action, (Rewrite, ChangeClass)):
         return action.base_offset < piece.end_offset and piece.base_offset < action.end_offset
     return action.segment_id is not None and action.segment_id == piece.segment_id
 

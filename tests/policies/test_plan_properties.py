@@ -15,6 +15,7 @@ from tiered.base.units import to_us
 from tiered.policies import (
     ChangeClass,
     Compress,
+    Cut,
     Demote,
     EvictLocal,
     Expire,
@@ -100,6 +101,9 @@ def check_plan(facts: StoreFacts, plan: Plan, policy: Policy) -> None:
                 assert not objects[action.partition, action.name].damaged
             case Demote():
                 assert (action.partition, action.name) in copies
+            case Cut():
+                assert facts.has_cold
+                check_cut(facts, policy, action)
             case Merge() | Scrub() | Sweep():
                 assert facts.has_cold
 
@@ -295,6 +299,23 @@ def check_merge(part: PartitionFacts, policy: Policy, action: Merge, start: int)
     assert action.base_offset >= start
     if policy.retention.age is not None and policy.retention.by == "append":
         assert all(NOW - item.last_append_us < to_us(policy.retention.age) for item in inputs)
+
+
+def check_cut(facts: StoreFacts, policy: Policy, action: Cut) -> None:
+    """Of the sealed, sound object in which the published log begins, and of which enough was deleted."""
+    (part,) = (item for item in facts.partitions if item.partition == action.partition)
+    (item,) = (item for item in part.objects if (item.name,) == action.names)
+    assert part.start_offset == part.published_start_offset == action.base_offset
+    assert item.base_offset < action.base_offset < action.end_offset == item.end_offset
+    assert item.sealed
+    assert not item.damaged
+    assert not item.storage_class
+    assert policy.cut.deleted is not None
+    deleted, whole = action.base_offset - item.base_offset, item.end_offset - item.base_offset
+    assert deleted >= policy.cut.deleted * whole
+    assert abs(action.bytes - item.bytes * (whole - deleted) / whole) <= 1
+    assert action.cold_bytes_delta == action.bytes - item.bytes
+    assert not [x for x in part.segments if x.base_offset < action.base_offset < x.end_offset]
 
 
 @settings(deadline=None, max_examples=50)

@@ -23,7 +23,7 @@ from tiered.policies.actions import EvictLocal
 from tiered.reader.same_log import Likeness, SameLog
 from tiered.survey import plan_facts
 from tiered.tiering import publish_actions
-from tiered.tiering.merger import merge
+from tiered.tiering.rewriter import rewrite
 from tiered.warm.reencode import rewrite_segment
 
 COLD = settings("cold", tail_interval="off")
@@ -359,7 +359,7 @@ def test_an_object_of_several_segments_is_asked_for_the_hash_of_each(tmp_path: P
         committer = committer_of(both.a, topic.opened.meta, 0)
         entries = committer.partition.entries(committer.last_head())
         assert len(entries) == 2
-        assert merge(committer, entries, topic.opened.meta.schema)
+        assert rewrite(committer, entries, topic.opened.meta.schema)
         with pytest.raises(Fenced, match="another copy"):
             evicted(both.b)
         assert len(local_segments(tmp_path / "b", "t")) == 2

@@ -16,8 +16,8 @@ from tests.support.stores import HOUR_US, committer_of
 from tests.tiering.merged_store import bits, fill, merging, offload_all
 from tiered.cold.manifest.partition_manifest import PartitionManifest
 from tiered.cold.object_store.connect import open_object_store
-from tiered.cold.upkeep.merge import merge_objects
 from tiered.cold.upkeep.rebuild import plan_rebuild
+from tiered.cold.upkeep.rewrite import rewrite_objects
 from tiered.cold.upkeep.whole_object import verified_chunks
 from tiered.engine.host import Host
 from tiered.table.data_files import NamedObject, read_footer
@@ -90,7 +90,7 @@ def merge(place: Place) -> object:
     loaded = place.cold.load()
     entries = place.cold.entries(loaded.head)
     name = committer_of(place.store, place.meta, 0).new_object_name(0)
-    return merge_objects(place.cold, entries, place.meta.schemas[0], name).record_count
+    return rewrite_objects(place.cold, entries, place.meta.schemas[0], name).record_count
 
 
 def copy(place: Place) -> object:

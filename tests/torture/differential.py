@@ -85,6 +85,7 @@ class DifferentialMachine(RuleBasedStateMachine):
         rules = {
             "offload": {"after": "4h", "tail_interval": "10s"},
             "merge": {"after": "4h", "target_bytes": "20KiB"},
+            "cut": {"deleted": 0},
         }
         return stepwise({**SMALL, "sync": self.sync}, **rules)
 

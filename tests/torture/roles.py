@@ -51,7 +51,11 @@ PAUSE_SECONDS = 0.02
 STEPS_US = (COMPRESS_US, OFFLOAD_US, EVICT_US)
 EXPIRE_US = 31 * 24 * HOUR_US
 # Beside those of `small_settings`; nothing expires but in passes that are so far ahead.
-MOVES = {"merge": {"after": "4h", "target_bytes": "64KiB"}, "retention": {"age": "30d"}}
+MOVES = {
+    "merge": {"after": "4h", "target_bytes": "64KiB"},
+    "cut": {"deleted": 0},
+    "retention": {"age": "30d"},
+}
 
 
 def now_ms(ahead_us: int) -> int:

@@ -19,8 +19,8 @@ PAGE_BYTES_MAX = 128 * 1024
 def add_objects(head: Head, entries: Iterable[ObjectEntry], pages: Pages) -> Head:
     """Return `head` with `entries`, which extend it or replace the entries in their range.
 
-    A whole sealed segment replaces its shipped tails; a merge replaces its inputs. Replaced entries lie wholly inside the
-    new range, and the new entries name their segments.
+    A whole sealed segment replaces its shipped tails; a rewritten object replaces its inputs. Of the replaced entries, all
+    that is live lies inside the new range, and the new entries name the segments that are.
 
     Raises
     ------
@@ -35,15 +35,21 @@ def add_objects(head: Head, entries: Iterable[ObjectEntry], pages: Pages) -> Hea
         raise _mismatch(f"offsets {head.end_offset} to {base} would be missing before them", fresh)
     first = sum(ref.end_offset <= base for ref in head.pages)
     last = sum(ref.base_offset < end for ref in head.pages)
-    touched = tuple(entry for ref in head.pages[first:last] for entry in pages.load_page(ref))
+    # A cut begins at the start offset, so what lies wholly below it would leave a gap.
+    touched = tuple(
+        entry
+        for ref in head.pages[first:last]
+        for entry in pages.load_page(ref)
+        if entry.end_offset > head.start_offset
+    )
     if last == len(head.pages):
         inline = tuple(
             entry
-            for entry in _splice((*touched, *head.inline), fresh)
+            for entry in _splice((*touched, *head.inline), fresh, head.start_offset)
             if entry.end_offset > head.start_offset
         )
         return replace(head, pages=head.pages[:first], inline=inline, end_offset=max(head.end_offset, end))
-    spliced = _splice(touched, fresh)
+    spliced = _splice(touched, fresh, head.start_offset)
     # A merge leaves few entries; then a small page before them is merged with theirs.
     if first and _fits(len(spliced), 0, head.pages[first - 1]):
         first -= 1
@@ -52,19 +58,23 @@ def add_objects(head: Head, entries: Iterable[ObjectEntry], pages: Pages) -> Hea
     return replace(head, pages=(*head.pages[:first], *saved, *head.pages[last:]))
 
 
-def _splice(old: Sequence[ObjectEntry], fresh: tuple[ObjectEntry, ...]) -> tuple[ObjectEntry, ...]:
+def _splice(
+    old: Sequence[ObjectEntry], fresh: tuple[ObjectEntry, ...], start_offset: int
+) -> tuple[ObjectEntry, ...]:
     base, end = fresh[0].base_offset, fresh[-1].end_offset
     if any(a.end_offset != b.base_offset for a, b in pairwise(fresh)):
         raise _mismatch("they do not lie end to end", fresh)
     before = tuple(entry for entry in old if entry.end_offset <= base)
     after = tuple(entry for entry in old if entry.base_offset >= end)
     for entry in old[len(before) : len(old) - len(after)]:
-        if entry.base_offset < base or entry.end_offset > end:
+        if max(entry.base_offset, start_offset) < base or entry.end_offset > end:
             raise _mismatch(f"they cover only a part of {entry.name}", fresh)
         covering = [
             new for new in fresh if new.base_offset < entry.end_offset and new.end_offset > entry.base_offset
         ]
-        if not set(entry.segment_ids) <= {segment_id for new in covering for segment_id in new.segment_ids}:
+        # Of an object that is cut, segments may lie wholly below the start offset, but not the last one.
+        named = entry.segment_ids if entry.base_offset >= base else entry.segment_ids[:1]
+        if not set(named) <= {segment_id for new in covering for segment_id in new.segment_ids}:
             raise _mismatch(f"{entry.name} holds another segment's records", fresh)
         for new in covering:
             if entry.sealed and not new.sealed:

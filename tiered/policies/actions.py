@@ -132,8 +132,8 @@ class Compress(Action):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Merge(Action):
-    """Write the records of adjacent objects into one, and publish it in place of them.
+class Rewrite(Action):
+    """Write the records of adjacent objects from ``base_offset`` on into one, and publish it in place of them.
 
     Attributes
     ----------
@@ -141,9 +141,22 @@ class Merge(Action):
         The objects in offset order.
     """
 
-    kind = "merge"
     publishes = True
     names: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Merge(Rewrite):
+    """Write all records of several small objects into one."""
+
+    kind = "merge"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cut(Rewrite):
+    """Write the object in which the log begins again, without the records before the start offset."""
+
+    kind = "cut"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

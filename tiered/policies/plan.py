@@ -9,7 +9,7 @@ The order of actions within a partition makes failures and crashes between them 
    publishes. While the disk is short, they precede step 3, and partitions that free room come first.
 5. ``compress``: it needs room that the others free. The cold tier does not profit from it, since Parquet is encoded from
    the records.
-6. ``merge``, ``change_class``, ``promote``, then ``scrub``: they take long and can wait.
+6. ``cut``, ``merge``, ``change_class``, ``promote``, then ``scrub``: they take long and can wait.
 
 ``sweep`` belongs to no partition and comes last.
 """
@@ -26,8 +26,8 @@ from ..base.units import approximate_size
 from .actions import (
     Action,
     ChangeClass,
-    Merge,
     Offload,
+    Rewrite,
     ShipTail,
 )
 from .cost import PRICES_AS_OF, Cost, Requests, class_change_cost, estimate
@@ -73,7 +73,7 @@ class Plan:
     @property
     def upload_bytes(self) -> int:
         """The bytes to upload, estimated from the local files; Parquet is usually smaller."""
-        kinds = (Offload, ShipTail, Merge, ChangeClass)
+        kinds = (Offload, ShipTail, Rewrite, ChangeClass)
         return sum(action.bytes for action in self.actions if isinstance(action, kinds))
 
     @property

@@ -249,6 +249,21 @@ class MergeRule(_Rule):
     after: DurationOrOff = timedelta(hours=6)
 
 
+class CutRule(_Rule):
+    """Rewrite the object in which the log begins without its deleted records, once they are a share ``deleted`` of it.
+
+    Only ``delete_before`` deletes a part of an object. ``deleted = 0`` rewrites after each one. The object waits until the
+    local disk has evicted the segment in which the log begins.
+    """
+
+    limits = ("deleted",)
+    deleted: Annotated[
+        Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] | None,
+        BeforeValidator(lambda value: None if value == "off" else value),
+        PlainSerializer(lambda value: "off" if value is None else value, when_used="json"),
+    ] = None
+
+
 class ScrubRule(_Rule):
     """Check each object once in ``every``, at most ``bytes_per_pass`` of a partition's objects in a pass."""
 
@@ -279,6 +294,7 @@ class Policy(BaseModel):
     local_retention: LocalRetention = LocalRetention(age=timedelta(hours=6), bytes=50 << 30)
     retention: Retention = Retention()
     merge: MergeRule = MergeRule()
+    cut: CutRule = CutRule()
     scrub: ScrubRule = ScrubRule()
     storage_class: StorageClass = StorageClass()
     promote: PromoteRule = PromoteRule()

@@ -43,6 +43,7 @@ from ..format.block import RAW_BYTES_MAX, RECORD_BYTES_MAX
 from ..policies.policy import (
     PRESETS,
     CompressRule,
+    CutRule,
     LocalRetention,
     MergeRule,
     OffloadRule,
@@ -58,7 +59,7 @@ from ..policies.policy import (
 )
 
 SERVER_URL = re.compile(r"grpc[^/]*://")  # matches the beginning of a server's URL
-PRESET_EXEMPT_RULES = ("retention", "merge", "scrub", "storage_class", "pin", "table")
+PRESET_EXEMPT_RULES = ("retention", "merge", "cut", "scrub", "storage_class", "pin", "table")
 
 
 class Section(BaseModel):
@@ -179,6 +180,7 @@ class PolicyTable(Section):
     local_retention: LocalRetention | None = None
     retention: Retention | None = None
     merge: MergeRule | None = None
+    cut: CutRule | None = None
     scrub: ScrubRule | None = None
     storage_class: StorageClass | None = None
     promote: PromoteRule | None = None

@@ -1,4 +1,4 @@
-"""The actions on published objects: merge, change of storage class, promote, demote, scrub."""
+"""The actions on published objects: rewrite, change of storage class, promote, demote, scrub."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from ..engine.context import StoreContext
 from ..engine.open_topics import OpenTopics
 from ..errors import CorruptionError, ObjectNotFound
 from ..format.manifest import ObjectEntry
-from ..policies.actions import ChangeClass, Demote, Merge, Promote, Scrub
+from ..policies.actions import ChangeClass, Demote, Promote, Rewrite, Scrub
 from .claims import Claims
-from .merger import change_class, inputs_of, merge
 from .partition_handle import PartitionHandle
+from .rewriter import change_class, inputs_of, rewrite
 from .scrubber import PartitionScrub
 
 
@@ -29,7 +29,7 @@ class ObjectActions:
         self._clock = context.clock
         self._claims = claims
 
-    def merge(self, action: Merge) -> int | None:
+    def rewrite(self, action: Rewrite) -> int | None:
         """Write adjacent objects as one, compare it with them, and publish it in their place; delete nothing."""
         handle = PartitionHandle.named(self._topics, action.topic, action.partition)
         committer = self._claims.committer(handle)
@@ -38,7 +38,10 @@ class ObjectActions:
             return 0
         rule = self._context.settings.policy_for(action.topic).offload
         try:
-            return merge(committer, entries, handle.meta.schemas[entries[0].schema_id], rule.row_group_bytes)
+            return rewrite(
+                committer, entries, handle.meta.schemas[entries[0].schema_id], rule.row_group_bytes,
+                start_offset=action.base_offset,
+            )  # fmt: skip
         except (CorruptionError, ObjectNotFound) as error:
             for entry in entries:
                 if entry.name in str(error):

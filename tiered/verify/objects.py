@@ -17,7 +17,7 @@ from ..cold.object_store.rereads import DAMAGED_OR_MISSING, reread_on_damage
 from ..cold.parquet.footer import Footer, parse_footer
 from ..cold.parquet.layout import MAGIC, as_in_manifest, column_chunks, facts_of, make_entry, object_schema
 from ..cold.upkeep.check import check_range_crc, check_size
-from ..cold.upkeep.merge import merged_facts
+from ..cold.upkeep.rewrite import rewritten_facts
 from ..errors import CorruptionError
 from ..format.compare import aligned, same_records
 from ..format.manifest import ObjectEntry, RowGroup
@@ -110,7 +110,7 @@ def _check_contents(
         names = [name for name in entry.__dataclass_fields__ if getattr(again, name) != getattr(entry, name)]
         raise CorruptionError(f"object and manifest disagree about {', '.join(names)}", position=at)
     if about.merged:
-        merged_facts([entry], about.merged)
+        rewritten_facts([entry], about.merged)
         if any(
             left.origin_hash and right.prev_origin_hash not in ("", left.origin_hash)
             for left, right in pairwise(about.merged)

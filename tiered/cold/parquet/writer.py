@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from itertools import pairwise
@@ -73,6 +73,7 @@ def write_object(
     level: int = ZSTD_LEVEL,
     row_group_bytes: int = ROW_GROUP_BYTES,
     segments: Sequence[SegmentFacts] = (),
+    described: Callable[[], tuple[SegmentFacts, Sequence[SegmentFacts]]] | None = None,
 ) -> ObjectEntry:
     """Write an object, commit the upload and return the manifest's entry for it.
 
@@ -87,7 +88,10 @@ def write_object(
     facts
         Facts of exactly the records in `batches`; those of a shipped tail have its own range.
     segments
-        For a merged object, the facts of each segment in it.
+        For a rewritten object, the facts of each segment in it.
+    described
+        Returns `facts` and `segments` once all batches were read, if only the batches show them. Then `facts` need only
+        have the range.
 
     Raises
     ------
@@ -104,6 +108,8 @@ def write_object(
                 writer = writer or _open_writer(sink, rows, level)
                 groups.append(_write_group(writer, sink, rows, facts, groups, not segments))
         writer = writer or _open_writer(sink, schema.empty_table(), level)
+        if described is not None:
+            facts, segments = described()
         if groups:
             sink.begin_range()
         extents = bytes(sink.extents)

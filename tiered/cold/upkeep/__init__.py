@@ -1,4 +1,4 @@
-"""The maintenance of a bucket: merges, checks, rebuilt manifests, sweeps.
+"""The maintenance of a bucket: rewrites, checks, rebuilt manifests, sweeps.
 
-Other packages import `check`, `inspect`, `merge`, `multipart_uploads`, `rebuild`, `sweep` and `whole_object`.
+Other packages import `check`, `inspect`, `multipart_uploads`, `rebuild`, `rewrite`, `sweep` and `whole_object`.
 """

@@ -4,7 +4,8 @@ The plan is shown before it is published, because the objects do not know everyt
 ``delete_before`` removed may reappear, and so may objects that were uploaded and never published.
 
 If two objects hold the same offsets, the higher epoch wins, then the sealed object, then the higher generation, then the
-object in another storage class. So a merged object wins over its sources, and a moved one over its original.
+object in another storage class. So a rewritten object wins over its sources, and a moved one over its original. The
+exception is a cut above the start offset: a restore to an earlier time has undone the deletion, so the source wins.
 """
 
 from __future__ import annotations
@@ -66,6 +67,8 @@ def choose(
     """Choose the objects of a log that begins at `start_offset`; also return the others, with the reason."""
     chosen: list[ObjectEntry] = []
     left_out: list[tuple[str, str]] = []
+    candidates = tuple(candidates)
+    sources = [candidate.entry for candidate in candidates if candidate.entry.sealed]
     ranked = sorted(
         candidates,
         key=lambda candidate: (
@@ -82,6 +85,10 @@ def choose(
         if entry.end_offset <= start_offset:
             left_out.append((entry.name, f"it lies below the start offset {start_offset}"))
             continue
+        source = next((other for other in sources if _is_cut_from(entry, other, start_offset)), None)
+        if source is not None:
+            left_out.append((entry.name, f"{source.name} also has the records before it"))
+            continue
         rival = next(
             (
                 other for other in chosen
@@ -94,6 +101,15 @@ def choose(
         else:
             left_out.append((entry.name, f"{rival.name} holds its offsets"))
     return sorted(chosen, key=lambda entry: entry.base_offset), left_out
+
+
+def _is_cut_from(entry: ObjectEntry, source: ObjectEntry, start_offset: int) -> bool:
+    """Whether an object is another one of lower generation without its first records, of which some are live."""
+    same_end = (entry.end_offset, entry.segment_ids[0], entry.origin_hash) == (
+        source.end_offset, source.segment_ids[0], source.origin_hash,
+    )  # fmt: skip
+    is_shorter = source.base_offset < entry.base_offset and start_offset < entry.base_offset
+    return entry.sealed and same_end and is_shorter and source.generation < entry.generation
 
 
 def plan_rebuild(

@@ -22,9 +22,9 @@ from ..actions import (
     Demote,
     EvictLocal,
     Expire,
-    Merge,
     Offload,
     Promote,
+    Rewrite,
     Scrub,
     Seal,
     ShipTail,
@@ -217,8 +217,8 @@ def _done(facts: PartitionFacts, action: Action, now_us: int) -> PartitionFacts:
     match action:
         case Expire():
             return _expired(facts, action)
-        case Merge():
-            return _merged(facts, action)
+        case Rewrite():
+            return _rewritten(facts, action)
         case ChangeClass():
             return replace(
                 facts,
@@ -297,11 +297,11 @@ def _expired(facts: PartitionFacts, action: Expire) -> PartitionFacts:
     )
 
 
-def _merged(facts: PartitionFacts, action: Merge) -> PartitionFacts:
+def _rewritten(facts: PartitionFacts, action: Rewrite) -> PartitionFacts:
     inputs = [item for item in facts.objects if item.name in action.names]
-    merged = replace(
+    written = replace(
         inputs[-1],
-        name="+".join(action.names),
+        name=f"{'+'.join(action.names)} {action.kind}",
         base_offset=action.base_offset,
         bytes=action.bytes,
         last_append_us=max(item.last_append_us for item in inputs),
@@ -309,7 +309,7 @@ def _merged(facts: PartitionFacts, action: Merge) -> PartitionFacts:
         min_timestamp_us=min(item.min_timestamp_us for item in inputs),
         segment_count=sum(item.segment_count for item in inputs),
     )
-    return replace(facts, objects=_spliced(facts, merged))
+    return replace(facts, objects=_spliced(facts, written))
 
 
 def _published(

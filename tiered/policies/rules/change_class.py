@@ -30,7 +30,7 @@ def class_moves(
     now_us: int,
     start_offset: int,
     default_class: str,
-    merged: Collection[str] = (),
+    rewritten: Collection[str] = (),
 ) -> Iterator[ChangeClass]:
     """Yield the moves of one pass over one partition, oldest first.
 
@@ -38,15 +38,15 @@ def class_moves(
     ----------
     default_class
         Of objects that were not moved yet.
-    merged
-        Names of objects that this pass merges.
+    rewritten
+        Names of objects that this pass rewrites.
     """
     rule, left = policy.storage_class, BYTES_PER_PASS
     if rule.after is None:
         return
     for item in facts.objects:
         source = item.storage_class or default_class
-        if source == rule.name or item.name in merged or not _may_move(item, policy, now_us, start_offset):
+        if source == rule.name or item.name in rewritten or not _may_move(item, policy, now_us, start_offset):
             continue
         if left <= 0:
             return

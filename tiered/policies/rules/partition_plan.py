@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ..actions import Action, ChangeClass, Demote, Merge
+from ..actions import Action, ChangeClass, Demote, Rewrite
 from ..facts import PartitionFacts, SegmentFact, StoreFacts
 from ..policy import Policy
 from .case import PartitionCase, is_behind
 from .change_class import class_moves
 from .compress import compressions
+from .cut import cut
 from .evict import evict, evictable, evictions
 from .expire import expiry, waiting
 from .merge import merges
@@ -38,7 +39,7 @@ class PartitionPlan:
         self.copies = CopiesPlan(facts, policy, now_us, self.start_offset)
         self.demotions: list[Demote] = list(self.copies.dropped)
         self.promotions: list[Action] = []
-        self.merged, self.moved = self._rewrites()
+        self.rewrites, self.moved = self._rewrites()
 
     def actions(self) -> list[Action]:
         """Return the actions in their safe order."""
@@ -58,26 +59,27 @@ class PartitionPlan:
         """Whether it makes room on a disk that is short of it."""
         return self.case.is_short and bool(self.expire or self.evictions or self.demotions)
 
-    def _rewrites(self) -> tuple[list[Merge], list[ChangeClass]]:
+    def _rewrites(self) -> tuple[list[Rewrite], list[ChangeClass]]:
         if not self.case.has_cold:
             return [], []
         case, start = self.case, self.start_offset
         facts, policy, now = case.facts, case.policy, case.now_us
-        merged = list(merges(facts, policy, now, start))
-        names = {name for action in merged for name in action.names}
+        begin = cut(facts, policy, start)
+        rewrites = [*([] if begin is None else [begin]), *merges(facts, policy, now, start)]
+        names = {name for action in rewrites for name in action.names}
         if self.moves_to is None:
-            return merged, []
-        return merged, list(class_moves(facts, policy, now, start, self.moves_to, names))
+            return rewrites, []
+        return rewrites, list(class_moves(facts, policy, now, start, self.moves_to, names))
 
     def rewritten(self) -> set[str]:
         """Return the names of objects that this plan replaces."""
-        names = {name for action in self.merged for name in action.names}
+        names = {name for action in self.rewrites for name in action.names}
         return names | {action.name for action in self.moved}
 
     def _maintain(self) -> Iterator[Action]:
         if not self.case.has_cold:
             return
-        yield from (*self.merged, *self.moved)
+        yield from (*self.rewrites, *self.moved)
         yield from self.promotions
         due = scrub(self.case.facts, self.case.policy, self.case.now_us, self.start_offset)
         if due is not None:

@@ -29,13 +29,13 @@ from tests.tiering.merged_store import (
 from tiered.cli.verify import open_tiers
 from tiered.cold.parquet.writer import write_object
 from tiered.cold.upkeep.inspect import read_facts, read_facts_of_entry
-from tiered.cold.upkeep.merge import merge_objects
 from tiered.cold.upkeep.rebuild import plan_rebuild, publish_rebuilt, rebuild_page
+from tiered.cold.upkeep.rewrite import rewrite_objects
 from tiered.engine.host import Host
 from tiered.errors import ColdStorageError
 from tiered.format.manifest import Head
 from tiered.repair.repair import repair_store
-from tiered.tiering.merger import merge as merge_and_publish
+from tiered.tiering.rewriter import rewrite as merge_and_publish
 
 
 @pytest.fixture
@@ -161,11 +161,11 @@ def test_the_start_offset_may_move_while_a_merge_runs(
             offload_all(store, clock)
             clock.advance(10 * 3600)
 
-        def meddling(committer: Any, *inputs: Any, offset: int = offset) -> int:
+        def meddling(committer: Any, *inputs: Any, offset: int = offset, **options: Any) -> int:
             if moment == "while it is written":
                 topic.delete_before(offset)
                 committer.raise_start_offset(offset)
-                return merge_and_publish(committer, *inputs)
+                return merge_and_publish(committer, *inputs, **options)
             commit = committer.commit
 
             def late(change: Any) -> Head:
@@ -175,12 +175,12 @@ def test_the_start_offset_may_move_while_a_merge_runs(
                 return commit(change)
 
             committer.commit = late
-            return merge_and_publish(committer, *inputs)
+            return merge_and_publish(committer, *inputs, **options)
 
         before = bits(topic.scan())
         start = topic.offsets()[0].start
         with monkeypatch.context() as patch:
-            patch.setattr("tiered.tiering.object_actions.merge", meddling)
+            patch.setattr("tiered.tiering.object_actions.rewrite", meddling)
             store.tier((clock() + 5 * HOUR_US) // 1000)
         assert topic.offsets()[0].start == offset
         assert bits(topic.scan()) == before[offset - start :]
@@ -262,7 +262,7 @@ def test_a_merged_object_that_differs_from_what_it_was_made_of_is_not_published(
         less = facts.evolve(record_count=facts.record_count - (fault == "a row"))
         return write_object(upload, schema, spoilt(), less, **options)
 
-    monkeypatch.setattr("tiered.cold.upkeep.merge.write_object", careless)
+    monkeypatch.setattr("tiered.cold.upkeep.rewrite.write_object", careless)
     ((action, message),) = store.tier((clock() + 5 * HOUR_US) // 1000).failed
     assert action.kind == "merge"
     assert message.startswith("CorruptionError: ")
@@ -332,7 +332,7 @@ def test_pages_are_merged_over_and_made_again_although_an_unpublished_merge_reac
     cold, ref = committer.partition, head.pages[1]
     inputs = cold.entries(head, ref.base_offset, ref.end_offset + 1)
     name = committer.new_object_name(ref.base_offset)
-    merge_objects(cold, inputs, topic.opened.meta.schema, name)
+    rewrite_objects(cold, inputs, topic.opened.meta.schema, name)
     committer.release([name])
     next((tmp_path / "bucket").rglob(ref.name)).unlink()
     fresh = rebuild_page(committer, ref)

@@ -9,14 +9,14 @@ import pyarrow as pa
 from ..cold.manifest.commit import Committer
 from ..cold.object_store.protocol import ObjectStore
 from ..cold.parquet.writer import ROW_GROUP_BYTES
-from ..cold.upkeep.merge import merge_objects
+from ..cold.upkeep.rewrite import rewrite_objects
 from ..cold.upkeep.whole_object import copy_object
 from ..format.manifest import Head, ObjectEntry
 from ..format.manifest_changes import add_objects
-from ..policies.actions import Merge
+from ..policies.actions import Rewrite
 
 
-def inputs_of(committer: Committer, action: Merge) -> list[ObjectEntry]:
+def inputs_of(committer: Committer, action: Rewrite) -> list[ObjectEntry]:
     """Return the entries of an action's objects from the present head; none if the head names others in their range.
 
     Raises
@@ -32,13 +32,15 @@ def inputs_of(committer: Committer, action: Merge) -> list[ObjectEntry]:
     return entries if as_planned else []
 
 
-def merge(
+def rewrite(
     committer: Committer,
     entries: Sequence[ObjectEntry],
     schema: pa.Schema,
     row_group_bytes: int = ROW_GROUP_BYTES,
+    *,
+    start_offset: int = 0,
 ) -> int:
-    """Write `entries` as one object and publish it in their place; return its size.
+    """Write the records of `entries` from `start_offset` on as one object, publish it in their place; return its size.
 
     The replaced objects stay in the bucket for the grace of the sweep. A kill before the commit leaves an orphan.
 
@@ -50,13 +52,15 @@ def merge(
     Raises
     ------
     CorruptionError
-        An object fails verification, or the merged object differs from its inputs. Nothing was published.
+        An object fails verification, or the new object differs from its inputs. Nothing was published.
     Fenced, ColdStorageError
     """
     return _replace(
         committer,
         entries,
-        lambda name: merge_objects(committer.partition, entries, schema, name, row_group_bytes),
+        lambda name: rewrite_objects(
+            committer.partition, entries, schema, name, row_group_bytes, start_offset=start_offset
+        ),
     )
 
 
@@ -85,18 +89,18 @@ def _replace(
     manifest = committer.partition
     name = committer.new_object_name(entries[0].base_offset)
     try:
-        merged = write(name)
+        written = write(name)
 
         def change(head: Head) -> Head:
-            left = manifest.entries(head, merged.base_offset, merged.end_offset)
+            left = manifest.entries(head, written.base_offset, written.end_offset)
             # Retention may have removed the first entries. After any other change the new object is not published.
             if not left or left != list(entries)[len(entries) - len(left) :]:
                 return head
-            return add_objects(head, [merged], manifest)
+            return add_objects(head, [written], manifest)
 
         head = committer.commit(change)
     finally:
         # Also after a commit without an answer: the committer settles it before the next `survey`.
         committer.release([name])
-    published = manifest.entries(head, merged.base_offset, merged.end_offset)
-    return merged.bytes if merged in published else 0
+    published = manifest.entries(head, written.base_offset, written.end_offset)
+    return written.bytes if written in published else 0

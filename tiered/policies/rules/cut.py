@@ -1,0 +1,54 @@
+"""Whether the object in which the log begins is to be rewritten without its deleted records: pure.
+
+Retention deletes whole objects, and ``delete_before`` any offset. A cut leaves an object that begins where the log does, so
+the rule is at rest until the next deletion. If it waits for a share `s` of deleted records, all cuts of an object together
+write at most ``(1 - s) / s`` times its bytes.
+"""
+
+from __future__ import annotations
+
+from ..actions import Cut
+from ..cost import COMMIT, Requests, upload_requests
+from ..facts import PartitionFacts
+from ..policy import Policy
+
+_PROBE_BYTES = 16 << 20  # of a request that reads an object
+
+
+def cut(facts: PartitionFacts, policy: Policy, start_offset: int) -> Cut | None:
+    """Return the cut of the object in which the log begins, if it is due.
+
+    Parameters
+    ----------
+    start_offset
+        The log's, as it is once this plan's expiry is done.
+    """
+    share, start = policy.cut.deleted, start_offset
+    # The manifest has to say first where the log begins: before that, the records count as live there.
+    if share is None or facts.published_start_offset != start:
+        return None
+    item = next((item for item in facts.objects if item.base_offset < start < item.end_offset), None)
+    # What was moved to a cheaper class is billed there for a least time.
+    if item is None or item.count > 1 or not item.sealed or item.damaged or item.storage_class:
+        return None
+    # A local file is evicted, compared and repaired by an object that has all of its offsets (promise P5).
+    if any(segment.base_offset < start < segment.end_offset for segment in facts.segments):
+        return None
+    deleted = (start - item.base_offset) / (item.end_offset - item.base_offset)
+    if deleted < share:
+        return None
+    live = item.bytes - int(item.bytes * deleted)
+    # The live part is read to be written, all of it to be compared, and the result once.
+    reads = 6 + (2 * live + item.bytes) // _PROBE_BYTES
+    return Cut(
+        topic=facts.topic,
+        partition=facts.partition,
+        segment_id=None,
+        base_offset=start,
+        end_offset=item.end_offset,
+        bytes=live,
+        cold_bytes_delta=live - item.bytes,
+        requests=upload_requests(live) + COMMIT + Requests(reads=reads),
+        reason=f"{deleted:.0%} of the object is deleted >= cut.deleted {share:.0%}",
+        names=(item.name,),
+    )
