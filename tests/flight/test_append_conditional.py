@@ -114,6 +114,13 @@ def test_a_flush_of_another_thread_raises_no_conflict(topic: Any, monkeypatch: p
     thread.join()
 
 
+def is_waiting(topic: Any, expected_offset: int) -> bool:
+    """Whether a conditional append waits for its answer: in the queue, or sent, if the thread that sends was slow."""
+    appender = topic.appender
+    batches = [*appender._queue, *appender._in_flight]
+    return any(batch.expected_offset == expected_offset for batch in batches)
+
+
 def test_earlier_appends_of_the_client_go_first(topic: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody waited for them; the batch in which they wait takes no record behind the conditional one."""
     gate, real = threading.Event(), appending._appended
@@ -130,7 +137,7 @@ def test_earlier_appends_of_the_client_go_first(topic: Any, monkeypatch: pytest.
     found: list[Any] = []
     thread = threading.Thread(target=lambda: found.append(topic.append(b"3", partition=1, expected_offset=3)))
     thread.start()
-    wait_until(lambda: any(batch.expected_offset == 3 for batch in [*topic.appender._queue]))
+    wait_until(lambda: is_waiting(topic, 3))
     topic.append(b"4", partition=1)
     gate.set()
     thread.join()
@@ -249,7 +256,7 @@ def test_an_answer_that_says_conflict_may_be_lost(
 
     thread = threading.Thread(target=conditional)
     thread.start()
-    wait_until(lambda: bool(topic.appender._queue))
+    wait_until(lambda: is_waiting(topic, 0))
     # So large that it is sent at once behind the conditional one.
     topic.append(b"later" + bytes(1 << 17), partition=1)
     gate.set()
