@@ -28,6 +28,8 @@ from tests.tiering.merged_store import (
     names_in,
     offload_all,
 )
+from tiered.cli.verify import open_tiers
+from tiered.cold.manifest.keys import parse_object_name
 from tiered.cold.parquet.writer import write_object
 from tiered.cold.upkeep.inspect import read_facts
 from tiered.cold.upkeep.rebuild import plan_rebuild
@@ -78,6 +80,7 @@ def test_the_first_object_is_cut_once_enough_of_it_is_deleted(
         assert kinds(tier(store, clock, 0)) == []
         first, *rest = entries_of(url)
         assert (first.base_offset, first.end_offset, first.record_count) == (63, 100, 37)
+        assert parse_object_name(first.name).base_offset == 63
         assert rest == small[2:]
         assert (first.segment_ids, first.origin_hash) == (small[1].segment_ids, small[1].origin_hash)
         assert names_in(url) == {first.name, *(entry.name for entry in small)}
@@ -331,14 +334,42 @@ def test_a_rebuilt_manifest_begins_where_the_log_does(
     next((tmp_path / "bucket").rglob("head.json")).unlink()
     path = tmp_path / "data"
     store.close()
-    from tiered.cli.verify import open_tiers
-
     its = tiered.Settings.model_validate({"store": {"path": str(path)}})
     report = repair_store(open_tiers(its), rebuild_manifest=True)
     assert [item.result for item in report.repairs] == ["done"]
     with open_store(path, None, clock, settings=merging(**CUT)) as again:
         assert bits(again.topic("t").scan()) == before[70:]
         assert kinds(tier(again, clock, 0)) == []
+
+
+def test_a_rebuild_after_a_restore_undid_the_deletion_prefers_the_sources_to_a_merge_of_the_cut(
+    tmp_path: Path, url: str, clock: Clock
+) -> None:
+    """The merge has the highest generation, and lacks the records below the cut, which are live again."""
+    settings = merging("2d", cut={"deleted": 0})
+    with open_store(tmp_path / "data", url, clock, settings=settings) as store:
+        topic = fill(store)
+        offload_all(store, clock)
+        before, small = bits(topic.scan()), entries_of(url)
+        clock.advance(60)
+        at = clock() // 1000
+        topic.delete_before(70)
+        clock.advance(60)
+        assert "cut" in kinds(tier(store, clock, 0)) + kinds(tier(store, clock, 0))
+        tier(store, clock, 5 * HOUR_US)
+        (merged,) = entries_of(url)
+        assert (merged.base_offset, merged.end_offset) == (70, PARTS * 50)
+    path = tmp_path / "then"
+    with tiered.restore(url, path, at=at, settings=settings, host=Host(clock=clock)) as then:
+        then.tier(clock() // 1000)
+    assert entries_of(url) == small
+    next((tmp_path / "bucket").rglob("head.json")).unlink()
+    its = tiered.Settings.model_validate({"store": {"path": str(path)}})
+    report = repair_store(open_tiers(its), rebuild_manifest=True)
+    assert [item.result for item in report.repairs] == ["done"]
+    assert entries_of(url) == small
+    with open_store(path, None, clock, settings=settings) as again:
+        assert bits(again.topic("t").scan()) == before
 
 
 def test_a_restore_to_a_time_before_the_deletion_has_the_deleted_records(

@@ -58,6 +58,7 @@ def rewrite(
     return _replace(
         committer,
         entries,
+        max(start_offset, entries[0].base_offset),
         lambda name: rewrite_objects(
             committer.partition, entries, schema, name, row_group_bytes, start_offset=start_offset
         ),
@@ -78,16 +79,22 @@ def change_class(committer: Committer, entry: ObjectEntry, target: ObjectStore, 
     """
     manifest = committer.partition
     return _replace(
-        committer, [entry], lambda name: copy_object(manifest, entry, name, target, storage_class)
+        committer,
+        [entry],
+        entry.base_offset,
+        lambda name: copy_object(manifest, entry, name, target, storage_class),
     )
 
 
 def _replace(
-    committer: Committer, entries: Sequence[ObjectEntry], write: Callable[[str], ObjectEntry]
+    committer: Committer,
+    entries: Sequence[ObjectEntry],
+    base_offset: int,
+    write: Callable[[str], ObjectEntry],
 ) -> int:
     """Publish the object that `write` uploads in place of `entries`; return its size, or 0 if the head names others now."""
     manifest = committer.partition
-    name = committer.new_object_name(entries[0].base_offset)
+    name = committer.new_object_name(base_offset)
     try:
         written = write(name)
 

@@ -5,11 +5,14 @@ The plan is shown before it is published, because the objects do not know everyt
 
 If two objects hold the same offsets, the higher epoch wins, then the sealed object, then the higher generation, then the
 object in another storage class. So a rewritten object wins over its sources, and a moved one over its original. The
-exception is a cut above the start offset: a restore to an earlier time has undone the deletion, so the source wins.
+exception is a cut, or a merge of one, above the start offset: a restore to an earlier time has undone the deletion, so the
+sources win.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, pairwise
@@ -65,10 +68,12 @@ def choose(
     candidates: Iterable[Candidate], start_offset: int
 ) -> tuple[list[ObjectEntry], list[tuple[str, str]]]:
     """Choose the objects of a log that begins at `start_offset`; also return the others, with the reason."""
-    chosen: list[ObjectEntry] = []
     left_out: list[tuple[str, str]] = []
     candidates = tuple(candidates)
-    sources = [candidate.entry for candidate in candidates if candidate.entry.sealed]
+    sources: dict[UUID, list[ObjectEntry]] = defaultdict(list)
+    for entry in (candidate.entry for candidate in candidates):
+        if entry.sealed:
+            sources[entry.segment_ids[0]].append(entry)
     ranked = sorted(
         candidates,
         key=lambda candidate: (
@@ -81,35 +86,42 @@ def choose(
         ),
         reverse=True,
     )
+    chosen: list[ObjectEntry] = []  # by offset; no two of them overlap
     for entry in (candidate.entry for candidate in ranked):
         if entry.end_offset <= start_offset:
             left_out.append((entry.name, f"it lies below the start offset {start_offset}"))
             continue
-        source = next((other for other in sources if _is_cut_from(entry, other, start_offset)), None)
+        source = _cut_source(entry, sources) if start_offset < entry.base_offset else None
         if source is not None:
             left_out.append((entry.name, f"{source.name} also has the records before it"))
             continue
-        rival = next(
-            (
-                other for other in chosen
-                if other.base_offset < entry.end_offset and entry.base_offset < other.end_offset
-            ),
-            None,
-        )  # fmt: skip
-        if rival is None:
-            chosen.append(entry)
+        place = bisect_left(chosen, entry.end_offset, key=lambda other: other.base_offset)
+        if place and chosen[place - 1].end_offset > entry.base_offset:
+            left_out.append((entry.name, f"{chosen[place - 1].name} holds its offsets"))
         else:
-            left_out.append((entry.name, f"{rival.name} holds its offsets"))
-    return sorted(chosen, key=lambda entry: entry.base_offset), left_out
+            chosen.insert(place, entry)
+    return chosen, left_out
 
 
-def _is_cut_from(entry: ObjectEntry, source: ObjectEntry, start_offset: int) -> bool:
-    """Whether an object is another one of lower generation without its first records, of which some are live."""
-    same_end = (entry.end_offset, entry.segment_ids[0], entry.origin_hash) == (
-        source.end_offset, source.segment_ids[0], source.origin_hash,
+def _cut_source(entry: ObjectEntry, sources: Mapping[UUID, Sequence[ObjectEntry]]) -> ObjectEntry | None:
+    """Return an object of whose records a rewrite, such as a cut or a merge of it, has only the last ones.
+
+    Parameters
+    ----------
+    sources
+        The sealed objects, by their last segment.
+    """
+    if not entry.sealed:
+        return None
+    others = (other for segment_id in entry.segment_ids for other in sources.get(segment_id, ()))
+    return next(
+        (
+            other for other in others
+            if other.base_offset < entry.base_offset < other.end_offset <= entry.end_offset
+            and other.generation < entry.generation
+        ),
+        None,
     )  # fmt: skip
-    is_shorter = source.base_offset < entry.base_offset and start_offset < entry.base_offset
-    return entry.sealed and same_end and is_shorter and source.generation < entry.generation
 
 
 def plan_rebuild(
