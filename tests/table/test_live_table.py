@@ -25,7 +25,7 @@ from tests.support.table_reader import (
     rows,
 )
 from tiered.errors import ColdStorageError, ConfigError, CorruptionError
-from tiered.table import live_table, table_metadata
+from tiered.table import live_table, table_manifests, table_metadata
 from tiered.table.live_table import LiveTable, Published
 from tiered.table.table_metadata import ForeignCommit
 
@@ -422,7 +422,7 @@ def test_damage_in_a_manifest_is_noticed(place: Place) -> None:
 
 def test_manifests_are_closed_and_opened_again(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """A full manifest is not written again until an object of it is gone."""
-    monkeypatch.setattr(live_table, "CLOSED_OBJECTS", 6)
+    monkeypatch.setattr(table_manifests, "CLOSED_OBJECTS", 6)
     seen: set[str] = set()
     for number in range(20):
         place.append(range(10 * number, 10 * number + 10))

@@ -8,8 +8,6 @@ One publication::
 
 - A snapshot names the objects of one set of heads, each record once. The heads are read after the state is known, so who
   commits is at least as new as the last version.
-- A manifest with fewer than `CLOSED_OBJECTS` entries is *open*: the next publication writes its entries again. The others
-  never change, except that one is rewritten when an object of it is gone.
 - Nothing is committed from heads that were read longer ago than half the grace: the sweep may have deleted their objects.
 - A publication that fails at any point leaves files that no version names. No reader sees them; no sweep removes them yet.
 """
@@ -17,26 +15,27 @@ One publication::
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import UUID
 
 from ..cold.manifest.leases import boot_seconds
 from ..cold.manifest.partition_manifest import PartitionManifest
-from ..cold.object_store.protocol import ObjectStore, object_url
+from ..cold.object_store.protocol import ObjectStore
 from ..cold.object_store.rereads import reread_on_damage
 from ..errors import ColdStorageError, ConfigError, CorruptionError, ObjectNotFound
-from ..format.document import decode_document, encode_document
 from ..format.manifest import Head
 from ..format.schema import schema_from_text
 from ..format.topic_meta import TopicMeta
 from .avro_files import AvroFiles
 from .data_files import NamedObject, data_files
-from .schema import OFFSET_ID, iceberg_schema
+from .schema import iceberg_schema
+from .summary_offsets import Offsets, read_offsets, write_offsets
 from .table_folder import TableFolder
+from .table_manifests import OffsetsByName, TableManifests
 from .table_metadata import (
     ANEW,
     ForeignCommit,
@@ -50,17 +49,11 @@ from .table_metadata import (
 )
 from .table_range import TableRange, choose_end, tails_of
 
-CLOSED_OBJECTS = 500
-"""The number of entries from which a manifest is no longer rewritten at each publication."""
-
 SLICE_OBJECTS = 5_000
 """Objects that one publication adds beyond the end of the last one; the first of many objects takes several."""
 
-_SUMMARY_PARTITIONS = 8
 _RACES_MAX = 5
 _CONNECTIONS = 8
-_Offsets = Mapping[int, list[int]]
-_Gone = dict[int, dict[str, tuple[int, int]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,38 +83,12 @@ class Published:
     commits: Mapping[int, str]
 
 
-@dataclass(frozen=True, slots=True)
-class _Manifest:
-    """A manifest, and the range of offsets of its objects by partition."""
-
-    file: Any
-    ranges: Mapping[int, tuple[int, int]]
-
-    @classmethod
-    def of(cls, file: Any, entries: Iterable[Any]) -> _Manifest:
-        ranges: dict[int, tuple[int, int]] = {}
-        for entry in entries:
-            partition, base, end = _place(entry)
-            low, high = ranges.get(partition, (base, end))
-            ranges[partition] = min(low, base), max(high, end)
-        return cls(file, ranges)
-
-    def may_have(self, gone: _Gone) -> bool:
-        return any(
-            base < self.ranges[partition][1] and end > self.ranges[partition][0]
-            for partition in gone.keys() & self.ranges.keys()
-            for base, end in gone[partition].values()
-        )
-
-
 @dataclass(slots=True)
 class _State:
     """The last version, as this process wrote or read it.
 
     Attributes
     ----------
-    open, open_file
-        The entries of the open manifest, and the manifest.
     ranges
         What the version names of each partition; None after it was read, until it was compared as a whole.
     offsets
@@ -132,24 +99,9 @@ class _State:
     etag: str | None
     metadata: Any
     confirmed: float
-    closed: list[_Manifest] = field(default_factory=list)
-    open: list[Any] = field(default_factory=list)
-    open_file: Any = None
+    manifests: TableManifests = field(default_factory=TableManifests)
     ranges: dict[int, TableRange] | None = None
-    offsets: _Offsets = field(default_factory=dict)
-
-    @property
-    def files(self) -> list[Any]:
-        files = [manifest.file for manifest in self.closed]
-        return files if self.open_file is None else [*files, self.open_file]
-
-    @property
-    def objects(self) -> int:
-        return sum(file.added_files_count + file.existing_files_count for file in self.files)
-
-    @property
-    def records(self) -> int:
-        return sum(file.added_rows_count + file.existing_rows_count for file in self.files)
+    offsets: Offsets = field(default_factory=dict)
 
 
 class LiveTable:
@@ -243,7 +195,9 @@ class LiveTable:
         )
         url = self._folder.url(state.version)
         commits = {partition: head.commit_id for partition, head in heads.items()}
-        return Published(state.version, url, changed, whole, state.objects, state.records, commits)
+        return Published(
+            state.version, url, changed, whole, state.manifests.objects, state.manifests.records, commits
+        )
 
     # -- the last version ------------------------------------------------------------------------
 
@@ -274,7 +228,10 @@ class LiveTable:
                     f"new table; {ANEW}"
                 )
             state.metadata = metadata
-            self._read_manifests(state)
+            snapshot = metadata.current_snapshot()
+            if snapshot is not None:
+                state.manifests = TableManifests.read(self._files, snapshot.manifest_list)
+                state.offsets = read_offsets(self._store, self._files, snapshot.summary.additional_properties)
             break
         if pointer.hint != pointer.version and pointer.version:
             state.etag = self._folder.point_to(pointer.version, pointer.etag)
@@ -283,34 +240,6 @@ class LiveTable:
     def _read_version(self, version: int) -> Any:
         data, where = self._folder.read(version), self._folder.url(version)
         return decode_metadata(data, version, self._topic_id, where=where)
-
-    def _read_manifests(self, state: _State) -> None:
-        snapshot = state.metadata.current_snapshot()
-        if snapshot is None:
-            return
-        state.offsets = self._offsets(snapshot.summary.additional_properties)
-        for file in self._files.read_list(snapshot.manifest_list):
-            entries = self._files.read_manifest(file)
-            if len(entries) < CLOSED_OBJECTS and state.open_file is None:
-                state.open, state.open_file = entries, file
-            else:
-                state.closed.append(_Manifest.of(file, entries))
-
-    def _offsets(self, summary: Mapping[str, str]) -> _Offsets:
-        """Return the offsets in a summary, or in the document that it names."""
-        url = summary.get("tiered.offsets-file")
-        if url is None:
-            prefix = "tiered.offsets."
-            return {
-                int(name.removeprefix(prefix)): [
-                    *map(int, value.split("-")),
-                    int(summary[f"tiered.begins.{name.removeprefix(prefix)}"]),
-                ]
-                for name, value in summary.items()
-                if name.startswith(prefix)
-            }
-        document = decode_document(self._store.get(self._files.key(url)).data, where=url)
-        return {int(key): value["offsets"] for key, value in document["partitions"].items()}
 
     # -- the next version ------------------------------------------------------------------------
 
@@ -347,7 +276,7 @@ class LiveTable:
         now_ms = max(now_ms, metadata.last_updated_ms)
         metadata = with_schema(metadata, schema)
         following = _State(
-            state.version + 1, None, metadata, self._seconds(), state.closed, state.open, state.open_file,
+            state.version + 1, None, metadata, self._seconds(), state.manifests,
             ranges, {partition: item.about for partition, item in ranges.items()},
         )  # fmt: skip
         same = not gone and not fresh and following.offsets == state.offsets
@@ -375,11 +304,13 @@ class LiveTable:
             ranges[partition] = TableRange.of(manifest, head, end, first_tail)
         return ranges
 
-    def _changes(self, state: _State, ranges: Mapping[int, TableRange]) -> tuple[_Gone, list[NamedObject]]:
+    def _changes(
+        self, state: _State, ranges: Mapping[int, TableRange]
+    ) -> tuple[OffsetsByName, list[NamedObject]]:
         """Return what the last version names and the ranges do not, and what it does not name yet."""
-        gone: _Gone = {}
+        gone: OffsetsByName = {}
         fresh: list[NamedObject] = []
-        named = self._named(state) if state.ranges is None else None
+        named = state.manifests.names(self._files) if state.ranges is None else None
         for partition, item in ranges.items():
             manifest = self._manifest(partition)
             if named is None:
@@ -392,32 +323,29 @@ class LiveTable:
             fresh += [NamedObject(partition, manifest.keys.data(entry.name), entry) for entry in entries]
         return gone, fresh
 
-    def _named(self, state: _State) -> _Gone:
-        """Return all objects that a version names, by partition and name."""
-        named: _Gone = {}
-        for entries in (state.open, *(self._files.read_manifest(item.file) for item in state.closed)):
-            for entry in entries:
-                partition, base, end = _place(entry)
-                named.setdefault(partition, {})[_name(entry)] = base, end
-        return named
-
-    def _write_snapshot(self, following: _State, gone: _Gone, fresh: list[NamedObject], now_ms: int) -> None:
+    def _write_snapshot(
+        self, following: _State, gone: OffsetsByName, fresh: list[NamedObject], now_ms: int
+    ) -> None:
         """Write the manifests of a snapshot and their list, and add it to the metadata."""
-        metadata, ranges = following.metadata, following.ranges or {}
-        before = following.objects, following.records
+        metadata, ranges, before = following.metadata, following.ranges or {}, following.manifests
         snapshot_id, number = metadata.new_snapshot_id(), metadata.next_sequence_number()
-        pool, removed = self._reopen(following, gone)
-        pool += self._added(metadata, fresh, snapshot_id, number)
-        if removed or fresh or following.open_file is None:
-            self._write_manifests(following, pool, ranges, snapshot_id, number)
+        following.manifests, removed = before.next(
+            self._files,
+            metadata,
+            gone,
+            data_files(self._store, metadata, fresh),
+            {partition: item.tails for partition, item in ranges.items()},
+            snapshot_id=snapshot_id,
+            sequence_number=number,
+        )
+        objects, records = following.manifests.objects, following.manifests.records
         expected = sum(item.objects for item in ranges.values())
-        if following.objects != expected:
+        if objects != expected:
             raise CorruptionError(
-                f"the manifests have {following.objects} objects, and the heads {expected}",
-                where=self._folder.location,
+                f"the manifests have {objects} objects, and the heads {expected}", where=self._folder.location
             )
         manifest_list = self._files.write_list(
-            following.files,
+            following.manifests.files,
             snapshot_id=snapshot_id,
             parent_id=metadata.current_snapshot_id,
             sequence_number=number,
@@ -427,113 +355,12 @@ class LiveTable:
             "added-data-files": str(len(fresh)),
             "deleted-data-files": str(removed),
             "added-records": str(added_records),
-            "deleted-records": str(before[1] + added_records - following.records),
-            "total-data-files": str(following.objects),
-            "total-records": str(following.records),
-            **self._summary_offsets(ranges),
+            "deleted-records": str(before.records + added_records - records),
+            "total-data-files": str(objects),
+            "total-records": str(records),
+            **write_offsets(self._store, self._folder.prefix, ranges),
         }
         following.metadata = with_snapshot(metadata, snapshot_id, manifest_list, summary, now_ms)
-
-    def _reopen(self, following: _State, gone: _Gone) -> tuple[list[Any], int]:
-        """Return the entries that are written again, and how many are left out; take their manifests out of the version."""
-        pool: list[Any] = []
-        removed = 0
-        closed: list[_Manifest] = []
-        for manifest in following.closed:
-            entries = self._files.read_manifest(manifest.file) if manifest.may_have(gone) else []
-            live = [entry for entry in entries if not _is_gone(entry, gone)]
-            if len(live) == len(entries):
-                closed.append(manifest)
-            else:
-                pool += live
-                removed += len(entries) - len(live)
-        following.closed = closed
-        live = [entry for entry in following.open if not _is_gone(entry, gone)]
-        return [*pool, *live], removed + len(following.open) - len(live)
-
-    def _added(self, metadata: Any, fresh: list[NamedObject], snapshot_id: int, number: int) -> list[Any]:
-        from pyiceberg.manifest import ManifestEntry, ManifestEntryStatus
-
-        return [
-            ManifestEntry.from_args(
-                status=ManifestEntryStatus.ADDED,
-                snapshot_id=snapshot_id,
-                sequence_number=number,
-                file_sequence_number=number,
-                data_file=file,
-            )
-            for file in data_files(self._store, metadata, fresh)
-        ]
-
-    def _write_manifests(
-        self,
-        following: _State,
-        pool: list[Any],
-        ranges: Mapping[int, TableRange],
-        snapshot_id: int,
-        number: int,
-    ) -> None:
-        """Close manifests with the entries that stay, and write the rest as the open one."""
-        from pyiceberg.manifest import ManifestEntryStatus
-
-        def write(entries: list[Any]) -> Any:
-            metadata = following.metadata
-            file = self._files.write_manifest(
-                entries, metadata.schema(), metadata.spec(), snapshot_id=snapshot_id, sequence_number=number
-            )
-            for entry in entries:
-                entry.status = ManifestEntryStatus.EXISTING
-            return file
-
-        rest = sorted((entry for entry in pool if _stays(entry, ranges)), key=_place)
-        tails = [entry for entry in pool if not _stays(entry, ranges)]
-        while len(rest) >= CLOSED_OBJECTS:
-            size = CLOSED_OBJECTS if len(rest) >= 2 * CLOSED_OBJECTS else len(rest)
-            part, rest = rest[:size], rest[size:]
-            following.closed.append(_Manifest.of(write(part), part))
-        following.open = [*rest, *tails]
-        following.open_file = write(following.open) if following.open else None
-
-    def _summary_offsets(self, ranges: Mapping[int, TableRange]) -> dict[str, str]:
-        if len(ranges) > _SUMMARY_PARTITIONS:
-            partitions = {
-                str(partition): {"offsets": item.about, "commit": item.head.commit_id}
-                for partition, item in ranges.items()
-            }
-            key = f"{self._folder.prefix}offsets-{uuid4()}.json"
-            self._store.put(key, encode_document({"partitions": partitions}))
-            return {"tiered.offsets-file": object_url(self._store, key)}
-        summary: dict[str, str] = {}
-        for partition, item in ranges.items():
-            start, end, begins = item.about
-            summary[f"tiered.offsets.{partition}"] = f"{start}-{end}"
-            summary[f"tiered.begins.{partition}"] = str(begins)
-            summary[f"tiered.commit.{partition}"] = item.head.commit_id
-        return summary
-
-
-def _place(entry: Any) -> tuple[int, int, int]:
-    """Return partition, base offset and end offset of an entry's object."""
-    file = entry.data_file
-    base, last = (
-        int.from_bytes(bounds[OFFSET_ID], "little", signed=True)
-        for bounds in (file.lower_bounds, file.upper_bounds)
-    )
-    return file.partition[0], base, last + 1
-
-
-def _name(entry: Any) -> str:
-    name: str = entry.data_file.file_path.rpartition("/")[2]
-    return name
-
-
-def _is_gone(entry: Any, gone: _Gone) -> bool:
-    return _name(entry) in gone.get(entry.data_file.partition[0], ())
-
-
-def _stays(entry: Any, ranges: Mapping[int, TableRange]) -> bool:
-    partition, base, _ = _place(entry)
-    return partition not in ranges or base < ranges[partition].tails
 
 
 def _schema_of(meta: TopicMeta, heads: Mapping[int, Head]) -> Any:

@@ -1,0 +1,65 @@
+"""The offsets of a snapshot in its summary; those of many partitions are in a document that the summary names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from uuid import uuid4
+
+from ..cold.object_store.protocol import ObjectStore, object_url
+from ..cold.object_store.rereads import reread_on_damage
+from ..format.document import decode_document, encode_document
+from .avro_files import AvroFiles
+from .table_range import TableRange
+
+Offsets = Mapping[int, list[int]]
+"""Start offset, end and first row by partition; see `TableRange.about`."""
+
+_SUMMARY_PARTITIONS = 8
+_FILE = "tiered.offsets-file"
+_OFFSETS, _BEGINS, _COMMIT = "tiered.offsets.", "tiered.begins.", "tiered.commit."
+
+
+def write_offsets(store: ObjectStore, prefix: str, ranges: Mapping[int, TableRange]) -> dict[str, str]:
+    """Return the offsets as properties of a summary; those of more than 8 partitions are put below `prefix`.
+
+    Raises
+    ------
+    ColdStorageError
+    """
+    if len(ranges) > _SUMMARY_PARTITIONS:
+        partitions = {
+            str(partition): {"offsets": item.about, "commit": item.head.commit_id}
+            for partition, item in ranges.items()
+        }
+        key = f"{prefix}offsets-{uuid4()}.json"
+        store.put(key, encode_document({"partitions": partitions}))
+        return {_FILE: object_url(store, key)}
+    summary: dict[str, str] = {}
+    for partition, item in ranges.items():
+        start, end, begins = item.about
+        summary[f"{_OFFSETS}{partition}"] = f"{start}-{end}"
+        summary[f"{_BEGINS}{partition}"] = str(begins)
+        summary[f"{_COMMIT}{partition}"] = item.head.commit_id
+    return summary
+
+
+def read_offsets(store: ObjectStore, files: AvroFiles, summary: Mapping[str, str]) -> Offsets:
+    """Invert `write_offsets`.
+
+    Raises
+    ------
+    CorruptionError, ColdStorageError
+    """
+    url = summary.get(_FILE)
+    if url is None:
+        return {
+            int(name.removeprefix(_OFFSETS)): [
+                *map(int, value.split("-")),
+                int(summary[f"{_BEGINS}{name.removeprefix(_OFFSETS)}"]),
+            ]
+            for name, value in summary.items()
+            if name.startswith(_OFFSETS)
+        }
+    key = files.key(url)
+    document = reread_on_damage(lambda: decode_document(store.get(key).data, where=url))
+    return {int(number): value["offsets"] for number, value in document["partitions"].items()}
