@@ -464,13 +464,13 @@ def test_the_first_publication_goes_in_slices(place: Place, monkeypatch: pytest.
 
 
 def test_metadata_stays_small(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The last snapshots, then one an hour within the grace; an idle table loses its old ones too."""
+    """The last snapshots, then one an hour within half the grace; an idle table loses its old ones too."""
     monkeypatch.setattr(table_metadata, "SNAPSHOTS_KEPT", 5)
     sizes = []
     for number in range(60):
         place.clock.advance(600)
         place.append(range(2 * number, 2 * number + 2), tails=True)
-        place.publish(grace_seconds=4 * 3600.0)
+        place.publish(grace_seconds=8 * 3600.0)
         sizes.append(newest(place.folder).stat().st_size)
     snapshots = load(place.folder).snapshots()
     ages = [(place.clock() // 1000 - item.timestamp_ms) / 3.6e6 for item in snapshots]
@@ -479,9 +479,9 @@ def test_metadata_stays_small(place: Place, monkeypatch: pytest.MonkeyPatch) -> 
     assert sum(age > 5 / 6 for age in ages) in (3, 4)
     assert max(sizes[30:]) < 1.05 * max(sizes[24:30])
     place.clock.advance(5 * 3600)
-    assert place.publish(grace_seconds=4 * 3600.0).version == 61
+    assert place.publish(grace_seconds=8 * 3600.0).version == 61
     assert len(load(place.folder).snapshots()) == 1
-    assert place.publish(grace_seconds=4 * 3600.0).changed is False
+    assert place.publish(grace_seconds=8 * 3600.0).changed is False
     assert place.check() == 120
 
 

@@ -57,11 +57,11 @@ def _print_report(report: SweepReport) -> None:
             [
                 (
                     part.topic,
-                    "deleted" if part.partition is None else str(part.partition),
+                    "table" if part.table else "deleted" if part.partition is None else str(part.partition),
                     f"{len(part.deleted):,}",
                     size(part.bytes),
                     f"{part.waiting:,}",
-                    part.problem or _note(part.left, len(part.uploads)),
+                    part.problem or _note(part.left, len(part.uploads), part.kept),
                 )
                 for part in report.parts
             ],
@@ -77,6 +77,10 @@ def _print_report(report: SweepReport) -> None:
         say(f"a reader's lease keeps the orphans since {since:%Y-%m-%d %H:%M:%S} UTC")
 
 
-def _note(left: int, uploads: int) -> str:
-    notes = [f"{left:,} left for the next run"] if left else []
-    return ", ".join([*notes, *([count(uploads, "unfinished upload")] if uploads else [])])
+def _note(left: int, uploads: int, kept: int) -> str:
+    notes = (
+        (left, f"{left:,} left for the next run"),
+        (uploads, count(uploads, "unfinished upload")),
+        (kept, f"{count(kept, 'object')} kept for the table"),
+    )
+    return ", ".join(note for number, note in notes if number)

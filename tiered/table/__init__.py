@@ -1,4 +1,5 @@
 """The live table: a topic as an Iceberg table that names the topic's objects, and whose metadata lies in the topic's folder.
 
-Other packages import `data_files`, `live_table` and `schema`.
+Other packages import `data_files`, `iceberg_errors`, `live_table`, `schema` and
+`table_sweep`.
 """

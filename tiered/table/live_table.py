@@ -9,7 +9,8 @@ One publication::
 - A snapshot names the objects of one set of heads, each record once. The heads are read after the state is known, so who
   commits is at least as new as the last version.
 - Nothing is committed from heads that were read longer ago than half the grace: the sweep may have deleted their objects.
-- A publication that fails at any point leaves files that no version names. No reader sees them; no sweep removes them yet.
+- A publication that fails at any point leaves files that no version names. No reader sees them, and `table_sweep` deletes
+  them.
 """
 
 from __future__ import annotations
@@ -18,28 +19,23 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 from uuid import UUID
 
 from ..cold.manifest.leases import boot_seconds
 from ..cold.manifest.partition_manifest import PartitionManifest
 from ..cold.object_store.protocol import ObjectStore
-from ..cold.object_store.rereads import reread_on_damage
 from ..errors import ColdStorageError, ConfigError, CorruptionError, ObjectNotFound
 from ..format.manifest import Head
 from ..format.schema import schema_from_text
 from ..format.topic_meta import TopicMeta
-from .avro_files import AvroFiles
 from .data_files import NamedObject, data_files
 from .schema import iceberg_schema
 from .summary_offsets import Offsets, read_offsets, write_offsets
 from .table_folder import TableFolder
 from .table_manifests import OffsetsByName, TableManifests
 from .table_metadata import (
-    ANEW,
     ForeignCommit,
-    decode_metadata,
     encode_metadata,
     expired,
     first_metadata,
@@ -48,6 +44,7 @@ from .table_metadata import (
     with_snapshot,
 )
 from .table_range import TableRange, choose_end, tails_of
+from .table_reader import TableReader
 
 SLICE_OBJECTS = 5_000
 """Objects that one publication adds beyond the end of the last one; the first of many objects takes several."""
@@ -135,7 +132,8 @@ class LiveTable:
         self._clock = clock
         self._seconds = seconds
         self._folder = TableFolder(store, meta.name, meta.topic_id, sleep=sleep)
-        self._files = AvroFiles(store, self._folder.prefix)
+        self._reader = TableReader(store, meta.topic_id, self._folder)
+        self._files = self._reader.files
         self._state: _State | None = None
 
     def publish(
@@ -158,22 +156,23 @@ class LiveTable:
             The bucket has no conditional writes, or was copied.
         ColdStorageError, CorruptionError, UnsupportedFormat
         """
+        half_grace = grace_seconds / 2
         if not self._store.conditional_writes:
             raise ConfigError(f"a table needs conditional writes, which {self._store.url} is used without")
         for _ in range(_RACES_MAX):
             # After an error the state is read again: a commit of unknown outcome may have landed.
             state, self._state = self._state, None
-            if state is None or self._seconds() - state.confirmed > grace_seconds / 2:
+            if state is None or self._seconds() - state.confirmed > half_grace:
                 state = self._read(take=take)
             begun = self._seconds()
             heads = self._heads(meta.partitions)
             if not heads:
                 return None
-            following = self._next(state, meta, heads, tails, grace_seconds)
+            following = self._next(state, meta, heads, tails, half_grace)
             if following is None:
                 self._state = state
                 return self._published(state, heads, tails, changed=False)
-            if self._seconds() - begun > grace_seconds / 2:
+            if self._seconds() - begun > half_grace:
                 raise ColdStorageError(
                     f"the heads of {meta.name} were read longer ago than half of sweep.grace", retryable=True
                 )
@@ -208,25 +207,19 @@ class LiveTable:
         version = pointer.version
         while version:
             try:
-                metadata = reread_on_damage(partial(self._read_version, version))
+                metadata = self._reader.read(version)
             except ObjectNotFound:
                 if take:
                     break  # no version of ours is left
-                raise CorruptionError(
-                    "the pointer of a table names metadata that is gone", where=self._folder.url(version)
-                ) from None
+                raise self._reader.missing(version) from None
             except ForeignCommit:
                 if not take:
                     raise
                 version -= 1
                 continue
-            if metadata.location != self._folder.location:
-                if take:
-                    break
-                raise ConfigError(
-                    f"the table in {self._folder.location} was made for {metadata.location}: a copied bucket needs a "
-                    f"new table; {ANEW}"
-                )
+            if take and not self._reader.is_at_home(metadata):
+                break
+            self._reader.check_location(metadata)
             state.metadata = metadata
             snapshot = metadata.current_snapshot()
             if snapshot is not None:
@@ -236,10 +229,6 @@ class LiveTable:
         if pointer.hint != pointer.version and pointer.version:
             state.etag = self._folder.point_to(pointer.version, pointer.etag)
         return state
-
-    def _read_version(self, version: int) -> Any:
-        data, where = self._folder.read(version), self._folder.url(version)
-        return decode_metadata(data, version, self._topic_id, where=where)
 
     # -- the next version ------------------------------------------------------------------------
 
@@ -260,7 +249,7 @@ class LiveTable:
         meta: TopicMeta,
         heads: Mapping[int, Head],
         tails: bool,
-        grace_seconds: float,
+        kept_seconds: float,
     ) -> _State | None:
         """Write the files of the next version, and return it; None if nothing changed."""
         missing = sorted(state.offsets.keys() - heads.keys())
@@ -280,14 +269,14 @@ class LiveTable:
             ranges, {partition: item.about for partition, item in ranges.items()},
         )  # fmt: skip
         same = not gone and not fresh and following.offsets == state.offsets
-        if same and metadata is state.metadata and not expired(metadata, now_ms, grace_seconds):
+        if same and metadata is state.metadata and not expired(metadata, now_ms, kept_seconds):
             state.ranges, state.confirmed = ranges, following.confirmed
             return None
         if not same or metadata.current_snapshot_id is None:
             self._write_snapshot(following, gone, fresh, now_ms)
         url = self._folder.url(state.version) if state.version else None
         following.metadata = next_version(
-            following.metadata, state.metadata or metadata, url, now_ms, grace_seconds
+            following.metadata, state.metadata or metadata, url, now_ms, kept_seconds
         )
         return following
 

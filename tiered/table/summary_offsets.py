@@ -43,6 +43,11 @@ def write_offsets(store: ObjectStore, prefix: str, ranges: Mapping[int, TableRan
     return summary
 
 
+def offsets_file(summary: Mapping[str, str]) -> str | None:
+    """Return the URL of the document that has the offsets of a summary; None if the summary has them."""
+    return summary.get(_FILE)
+
+
 def read_offsets(store: ObjectStore, files: AvroFiles, summary: Mapping[str, str]) -> Offsets:
     """Invert `write_offsets`.
 
@@ -50,7 +55,7 @@ def read_offsets(store: ObjectStore, files: AvroFiles, summary: Mapping[str, str
     ------
     CorruptionError, ColdStorageError
     """
-    url = summary.get(_FILE)
+    url = offsets_file(summary)
     if url is None:
         return {
             int(name.removeprefix(_OFFSETS)): [

@@ -17,7 +17,8 @@ from ..errors import ConfigError, CorruptionError
 from .schema import PARTITION_ID, partition_spec
 
 SNAPSHOTS_KEPT = 60
-"""The newest snapshots of which each is kept; of older ones, one an hour is kept within the grace of the sweep."""
+"""The newest snapshots of which each is kept; of older ones one an hour is kept. None is older than half the grace
+of the sweep: an object stays for the whole grace, so a query that begins has the other half."""
 
 ANEW = "stop what publishes, delete the objects of this folder, and start again: the next pass makes the table anew"
 """The advice of an error after which the store publishes nothing more."""
@@ -130,15 +131,15 @@ def with_snapshot(
     )
 
 
-def expired(metadata: Any, now_ms: int, grace_seconds: float) -> set[int]:
-    """Return the ids of the snapshots that the next version leaves out."""
+def expired(metadata: Any, now_ms: int, kept_seconds: float) -> set[int]:
+    """Return the ids of the snapshots that the next version leaves out, older than `kept_seconds` or too many."""
     past = sorted(metadata.snapshots, key=lambda item: item.timestamp_ms)
     newest = {item.snapshot_id for item in past[-SNAPSHOTS_KEPT:]}
     hours: set[int] = set()
     left: set[int] = set()
     for item in past:
         hour = item.timestamp_ms // _HOUR_MS
-        within = now_ms - item.timestamp_ms <= grace_seconds * 1000
+        within = now_ms - item.timestamp_ms <= kept_seconds * 1000
         kept = within and (item.snapshot_id in newest or hour not in hours)
         hours.add(hour)
         if not kept and item.snapshot_id != metadata.current_snapshot_id:
@@ -146,13 +147,11 @@ def expired(metadata: Any, now_ms: int, grace_seconds: float) -> set[int]:
     return left
 
 
-def next_version(
-    metadata: Any, before: Any, before_url: str | None, now_ms: int, grace_seconds: float
-) -> Any:
+def next_version(metadata: Any, before: Any, before_url: str | None, now_ms: int, kept_seconds: float) -> Any:
     """Return the metadata of the next version: `metadata` without what is expired, and with a log entry of the last version."""
     from pyiceberg.table.snapshots import MetadataLogEntry
 
-    left = expired(metadata, now_ms, grace_seconds)
+    left = expired(metadata, now_ms, kept_seconds)
     snapshots = [item for item in metadata.snapshots if item.snapshot_id not in left]
     schemas = {item.schema_id for item in snapshots} | {metadata.current_schema_id}
     log = list(metadata.metadata_log)
@@ -164,7 +163,7 @@ def next_version(
             "snapshot_log": [item for item in metadata.snapshot_log if item.snapshot_id not in left],
             "schemas": [item for item in metadata.schemas if item.schema_id in schemas],
             "metadata_log": [
-                item for item in log[-_LOG_MAX:] if now_ms - item.timestamp_ms <= grace_seconds * 1000
+                item for item in log[-_LOG_MAX:] if now_ms - item.timestamp_ms <= kept_seconds * 1000
             ],
             "last_updated_ms": now_ms,
         }

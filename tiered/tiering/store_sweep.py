@@ -1,9 +1,10 @@
-"""The sweep of a store: every partition, then every deleted topic. A failure of one does not stop the others."""
+"""The sweep of a store: every partition, the live tables, then every deleted topic. A failure of one does not stop the others."""
 
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from uuid import UUID
 
 from ..cold.manifest.keys import topic_prefix
@@ -25,6 +26,8 @@ from ..engine.writers import is_gone
 from ..errors import ColdStorageError, CorruptionError, TieredError
 from ..format.topic_meta import TopicMeta
 from ..policies.actions import Sweep
+from ..table.iceberg_errors import iceberg_errors
+from ..table.table_sweep import TableSweep
 from ..warm.partition_directory import list_segments, read_lineage, read_marks, read_start_offset, write_marks
 from .claims import Claims
 from .partition_handle import PartitionHandle
@@ -32,6 +35,16 @@ from .pauses import Pauses
 from .sweep_state import try_write_swept
 
 log = logging.getLogger("tiered.sweep")
+
+
+@dataclass(frozen=True, slots=True)
+class _Table:
+    meta: TopicMeta
+    sweep: TableSweep
+
+    def named_objects(self) -> frozenset[str]:
+        with iceberg_errors(self.meta.name):
+            return self.sweep.named_objects()
 
 
 class StoreSweep:
@@ -53,7 +66,7 @@ class StoreSweep:
         return report.bytes
 
     def run(self, now_us: int, *, dry_run: bool = False) -> SweepReport:
-        """Sweep all partitions, then the objects of deleted topics; write `now_us` as the time of the sweep.
+        """Sweep all partitions, live tables and deleted topics; write `now_us` as the time of the sweep.
 
         Parameters
         ----------
@@ -94,8 +107,12 @@ class StoreSweep:
             sweep_probes(store, rules)
             sweep_leases(store, rules)
         parts: list[PartSweep] = []
+        tables = self._tables({meta.topic_id: meta for meta, _ in partitions}.values(), rules)
         for meta, partition in partitions:
-            parts.append(self._sweep_partition(meta, partition, _rest(rules, parts), dry_run=dry_run))
+            table, rest = tables.get(meta.topic_id), _rest(rules, parts)
+            parts.append(self._sweep_partition(meta, partition, rest, table, dry_run=dry_run))
+        for table in tables.values():
+            parts.append(self._sweep_table(table, _rest(rules, parts), dry_run=dry_run))
         known_ids = {meta.topic_id for meta, _ in partitions}
         bucket = StoreDocuments(store)
         for name in bucket.names():
@@ -106,24 +123,48 @@ class StoreSweep:
         return replace(
             report,
             parts=tuple(
-                part for part in parts if part.deleted or part.waiting or part.uploads or part.problem
+                part
+                for part in parts
+                if part.deleted or part.waiting or part.uploads or part.problem or part.kept
             ),
         )
 
+    def _tables(self, topics: Iterable[TopicMeta], rules: SweepRules) -> dict[UUID, _Table]:
+        """Return the live tables that the store keeps."""
+        return {
+            meta.topic_id: _Table(meta, TableSweep(self._tiers.object_store, meta.name, meta.topic_id, rules))
+            for meta in topics
+            if self._context.settings.policy_for(meta.name).table.every is not None
+        }
+
+    def _sweep_table(self, table: _Table, rules: SweepRules, *, dry_run: bool) -> PartSweep:
+        meta = table.meta
+        if self._pauses.of(meta.name):
+            return PartSweep(meta.name, None, table=True)
+        try:
+            with iceberg_errors(meta.name):
+                return table.sweep.run(rules, dry_run=dry_run)
+        except (TieredError, OSError) as error:
+            if is_gone(self._context, meta):
+                return PartSweep(meta.name, None, table=True)
+            return _problem(PartSweep(meta.name, None, table=True), error)
+
     def _sweep_partition(
-        self, meta: TopicMeta, partition: int, rules: SweepRules, *, dry_run: bool
+        self, meta: TopicMeta, partition: int, rules: SweepRules, table: _Table | None, *, dry_run: bool
     ) -> PartSweep:
         if self._pauses.of(meta.name):
             return PartSweep(meta.name, partition)
         try:
             handle = PartitionHandle.of(self._topics, meta, partition)
-            return self._sweep(handle, rules, dry_run=dry_run)
+            return self._sweep(handle, rules, table, dry_run=dry_run)
         except (TieredError, OSError) as error:
             if is_gone(self._context, meta):
                 return PartSweep(meta.name, partition)
-            return _problem(meta.name, partition, error)
+            return _problem(PartSweep(meta.name, partition), error)
 
-    def _sweep(self, handle: PartitionHandle, rules: SweepRules, *, dry_run: bool) -> PartSweep:
+    def _sweep(
+        self, handle: PartitionHandle, rules: SweepRules, table: _Table | None, *, dry_run: bool
+    ) -> PartSweep:
         directory, manifest = handle.directory, handle.manifest
         first = next((name.base_offset for name in list_segments(directory).segments), 0)
         loaded = manifest.load()
@@ -138,6 +179,8 @@ class StoreSweep:
             )  # fmt: skip
         marks = read_marks(directory)
         sweeper = PartitionSweeper(manifest, rules, marks)
+        if table is not None:
+            sweeper.named_elsewhere = table.named_objects
         if dry_run:
             return sweep_uploads(sweeper.preview(), manifest, None, rules)
         committer = self._claims.committer(handle)
@@ -166,13 +209,13 @@ def _sweep_other_topic(
         prefix = topic_prefix(name, topic_id)
         return sweep_uploads_of_deleted(swept, bucket.store, prefix, rules, dry_run=dry_run)
     except TieredError as error:
-        return _problem(name, None, error)
+        return _problem(PartSweep(name, None), error)
 
 
 def _rest(rules: SweepRules, parts: list[PartSweep]) -> SweepRules:
     return replace(rules, objects_max=rules.objects_max - sum(len(part.deleted) for part in parts))
 
 
-def _problem(topic: str, partition: int | None, error: Exception) -> PartSweep:
-    log.info("%s/%s was not swept: %s", topic, "-" if partition is None else partition, error)
-    return PartSweep(topic, partition, problem=f"{type(error).__name__}: {error}")
+def _problem(part: PartSweep, error: Exception) -> PartSweep:
+    log.info("%s was not swept: %s", part.place, error)
+    return replace(part, problem=f"{type(error).__name__}: {error}")

@@ -11,9 +11,10 @@ from uuid import UUID
 from ..cold.manifest.leases import boot_seconds
 from ..engine.context import StoreContext
 from ..engine.open_topics import OpenTopics
-from ..errors import ColdStorageError, ConfigError, TieredError, TopicNotFound, as_tiered_error
+from ..errors import TieredError, TopicNotFound, as_tiered_error
 from ..format.topic_meta import TopicMeta
 from ..policies.policy import TableRule
+from ..table.iceberg_errors import iceberg_errors
 from ..table.live_table import LiveTable, Published
 from .claims import Claims
 from .pauses import Pauses
@@ -81,8 +82,6 @@ class TablePasses:
                 continue  # deleted since it was listed
             except (TieredError, OSError) as error:
                 problems[name] = as_tiered_error(error)
-            except Exception as error:  # noqa: BLE001 — pyiceberg raises errors of its own, and other topics go on
-                problems[name] = ColdStorageError(f"table of {name}: {type(error).__name__}: {error}")
             else:
                 if done is not None:
                     published[name] = done
@@ -101,17 +100,9 @@ class TablePasses:
             if not take and self._is_current(table, meta, rule) and now - table.checked < HEADS_SECONDS:
                 return None
             table.commits = None
-            try:
-                done = table.live.publish(
-                    meta,
-                    tails=rule.tails,
-                    grace_seconds=self._context.settings.sweep.grace.total_seconds(),
-                    take=take,
-                )
-            except ImportError as error:
-                raise ConfigError(
-                    f"a table needs pyiceberg ({error}): pip install 'tiered[iceberg]'"
-                ) from None
+            grace_seconds = self._context.settings.sweep.grace.total_seconds()
+            with iceberg_errors(meta.name):
+                done = table.live.publish(meta, tails=rule.tails, grace_seconds=grace_seconds, take=take)
             if done is None or done.whole:
                 table.commits = done.commits if done else {}
                 table.rule, table.schema_id, table.checked = rule, meta.schema_id, now

@@ -87,7 +87,7 @@ def test_what_is_due_is_exactly_what_was_an_orphan_for_the_grace_period(data: st
     for info in infos:
         name = info.key.rpartition("/")[2]
         orphan = info.key not in named and name not in in_flight and int(name.split("-")[1]) <= 5
-        since = max(info.modified_seconds, min(head_seconds, marks.get(info.key, 1e9)))
+        since = max(info.modified_seconds, marks.get(info.key, head_seconds))
         due = orphan and 1000.0 - since >= GRACE
         assert (info.key in {item.key for item in found.due}) == due
         assert (info.key in {item.key for item in found.waiting}) == (orphan and not due)

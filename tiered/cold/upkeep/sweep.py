@@ -19,12 +19,13 @@ It is deleted once it has been an orphan for the grace. ``docs/design/sweep.md``
 - Prefixes end in a slash: otherwise partition 1 would list partition 10.
 - The grace counts by the server's clock, from the later of two times: the modification time, and an upper bound of when
   the object became an orphan. Orphans since the oldest valid lease stay (see `leases`).
+- An object that the topic's live table names stays, however long ago the manifest stopped naming it.
 - A deleted topic keeps its tombstone: otherwise a stalled tierer that announces the topic would revive it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -89,21 +90,25 @@ class Orphan:
 
 @dataclass(frozen=True, slots=True)
 class SweepPlan:
-    """Orphans, oldest first: those to delete now, those over the limit of the run, and those within their grace."""
+    """Orphans, oldest first: those to delete now, those over the limit of the run, and those within their grace.
+
+    ``kept`` are those that a live table names: no manifest has named them for the grace.
+    """
 
     due: tuple[Orphan, ...] = ()
     left: tuple[Orphan, ...] = ()
     waiting: tuple[Orphan, ...] = ()
+    kept: tuple[Orphan, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class PartSweep:
-    """The result of a sweep, or of a dry run, in one partition or one deleted topic.
+    """The result of a sweep, or of a dry run, in one partition, in one deleted topic, or in the live table of a topic.
 
     Attributes
     ----------
     partition
-        None for a whole deleted topic.
+        None for a whole deleted topic, and for a table.
     deleted
         Keys below the store's prefix.
     bytes
@@ -116,6 +121,10 @@ class PartSweep:
         Keys of unfinished multipart uploads that were aborted.
     problem
         Why the sweep is incomplete; empty if it is complete.
+    table
+        Whether this is the folder of the topic's live table.
+    kept
+        Orphans beyond their grace that stay because the newest version of the topic's live table names them.
     """
 
     topic: str
@@ -127,6 +136,14 @@ class PartSweep:
     waiting_bytes: int = 0
     uploads: tuple[str, ...] = ()
     problem: str = ""
+    table: bool = False
+    kept: int = 0
+
+    @property
+    def place(self) -> str:
+        """The topic, and its partition or the word ``table``."""
+        part = "/table" if self.table else "" if self.partition is None else f"/{self.partition}"
+        return f"{self.topic}{part}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +153,7 @@ class SweepReport:
     Attributes
     ----------
     parts
-        Partitions and deleted topics with orphans or with a problem.
+        Partitions, deleted topics and live tables with orphans or with a problem.
     grace_seconds
         How long an orphan stays.
     leased_since_seconds
@@ -161,11 +178,7 @@ class SweepReport:
     @property
     def problems(self) -> tuple[str, ...]:
         """The problems, one line each."""
-        return tuple(
-            f"{part.topic}{'' if part.partition is None else f'/{part.partition}'}: {part.problem}"
-            for part in self.parts
-            if part.problem
-        )
+        return tuple(f"{part.place}: {part.problem}" for part in self.parts if part.problem)
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as plain JSON values."""
@@ -196,7 +209,7 @@ def plan_sweep(
     in_flight
         Names of objects that may still be published.
     marks
-        Orphans of the last run, by key, with the latest time at which they became orphans.
+        Orphans of the last run, by key, with the latest time at which they became orphans, or at which a table named them.
     head_seconds
         The latest time at which the head that does not name them was written.
     """
@@ -204,7 +217,7 @@ def plan_sweep(
     for info in listed:
         if info.key in named or not _is_ours(info.key, keys, epoch, in_flight):
             continue
-        unnamed = min(marks.get(info.key, head_seconds), head_seconds)
+        unnamed = marks.get(info.key, head_seconds)
         orphans.append(Orphan(info.key, info.size, max(unnamed, info.modified_seconds)))
     return _divide(orphans, rules)
 
@@ -234,11 +247,15 @@ class PartitionSweeper:
     marks
         Orphans by key, with the latest time at which they became orphans. The caller keeps them from run to run: if they
         are lost, the grace of these orphans begins again.
+    named_elsewhere
+        Returns the keys of objects that stay although no manifest names them; called if an orphan is due. The grace of
+        such an orphan begins again, for readers that know it from there.
     """
 
     partition: PartitionManifest
     rules: SweepRules
     marks: dict[str, float] = field(default_factory=dict)
+    named_elsewhere: Callable[[], AbstractSet[str]] = frozenset
 
     def sweep(self, committer: Committer) -> PartSweep:
         """Delete the due orphans.
@@ -259,7 +276,9 @@ class PartitionSweeper:
         loaded, in_flight = committer.survey()
         plan = self._plan(loaded.head, listed, committer.epoch, in_flight)
         # Set before the deletions: if one of them fails, the grace of the other orphans must not begin again.
-        self.marks = {item.key: item.since_seconds for item in (*plan.due, *plan.left, *plan.waiting)}
+        self.marks = {
+            item.key: item.since_seconds for item in (*plan.due, *plan.left, *plan.waiting, *plan.kept)
+        }
         done: list[Orphan] = []
         kept: list[Orphan] = []
         problem = ""
@@ -305,16 +324,20 @@ class PartitionSweeper:
         named.update(keys.data(entry.name) for entry in head.inline)
         # After the head was read: no later head names an object that this one does not.
         head_seconds = self.partition.store.stat(keys.head).modified_seconds
-        return plan_sweep(
-            listed,
-            named,
-            self.rules,
-            keys=keys,
-            epoch=epoch,
-            in_flight=in_flight,
-            marks=self.marks,
-            head_seconds=head_seconds,
-        )
+        objects = list(listed)
+
+        def plan() -> SweepPlan:
+            return plan_sweep(
+                objects, named, self.rules, keys=keys, epoch=epoch, in_flight=in_flight, marks=self.marks,
+                head_seconds=head_seconds,
+            )  # fmt: skip
+
+        first = plan()
+        due = (*first.due, *first.left)
+        elsewhere = self.named_elsewhere() if due else frozenset()
+        kept = [replace(item, since_seconds=self.rules.now_seconds) for item in due if item.key in elsewhere]
+        named.update(item.key for item in kept)
+        return replace(plan(), kept=tuple(kept)) if kept else first
 
     def _report(self, plan: SweepPlan) -> PartSweep:
         return _report(plan, self.partition.topic_name, self.partition.partition)
@@ -385,4 +408,5 @@ def _report(plan: SweepPlan, topic: str, partition: int | None) -> PartSweep:
         left=len(plan.left),
         waiting=len(plan.waiting),
         waiting_bytes=sum(item.bytes for item in plan.waiting),
+        kept=len(plan.kept),
     )

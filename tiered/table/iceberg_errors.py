@@ -1,0 +1,29 @@
+"""The errors of pyiceberg, as those of this package."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from ..errors import ColdStorageError, ConfigError, TieredError
+
+
+@contextmanager
+def iceberg_errors(topic: str) -> Iterator[None]:
+    """Raise what pyiceberg raises while it works on the table of a topic as errors of this package.
+
+    Raises
+    ------
+    ConfigError
+        pyiceberg is not installed.
+    ColdStorageError
+        It failed in a way that nothing here expects.
+    """
+    try:
+        yield
+    except (TieredError, OSError):
+        raise
+    except ImportError as error:
+        raise ConfigError(f"a table needs pyiceberg ({error}): pip install 'tiered[iceberg]'") from None
+    except Exception as error:
+        raise ColdStorageError(f"table of {topic}: {type(error).__name__}: {error}") from error

@@ -1,0 +1,174 @@
+"""The part of a sweep that concerns the live table of one topic.
+
+The *newest version* is the one that readers find. Two questions are answered from it:
+
+- *Which objects of the topic does it name?* They stay, although no manifest has named them for the grace. A publication
+  commits nothing from heads that it read longer ago than half the grace. So a snapshot names an orphan that is due only if
+  its manifest list is older than half the grace: that happens where nothing was published for so long.
+- *Which files of the folder are of no use any more?* Take the newest of our versions, the *base*, that was committed longer
+  than the grace ago. A file that was written before the base, and that neither the base nor the newest version names, was
+  named by no version since. Writers name only files that they wrote after the last version, or that it names. So no later
+  version names it, and whoever read it through a version did so longer than the grace ago. Versions below the base were
+  replaced at the latest by it.
+
+All times are the server's. Without a base nothing is deleted, and if a version or a list cannot be read, neither a file of
+the folder nor an object of the topic is (promise P10).
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cached_property
+from typing import Any
+from uuid import UUID
+
+from ..cold.object_store.protocol import ObjectInfo, ObjectStore, object_url
+from ..cold.upkeep.sweep import PartSweep, SweepRules
+from .summary_offsets import offsets_file
+from .table_folder import TableFolder, version_of
+from .table_metadata import ForeignCommit
+from .table_reader import TableReader
+
+_UUID = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+_OURS = re.compile(rf"(manifest|snap)-{_UUID}-[0-9a-f]{{8}}\.avro|offsets-{_UUID}\.json")
+
+
+class TableSweep:
+    """The sweep of one topic's table. Its answers are those of the time at which they are first asked for.
+
+    Parameters
+    ----------
+    topic
+        The name of the topic.
+    """
+
+    def __init__(self, store: ObjectStore, topic: str, topic_id: UUID, rules: SweepRules) -> None:
+        self._store = store
+        self._topic = topic
+        self._rules = rules
+        self._folder = TableFolder(store, topic, topic_id)
+        self._reader = TableReader(store, topic_id, self._folder)
+
+    def named_objects(self) -> frozenset[str]:
+        """Return the keys of the objects that old snapshots of the newest version name: a sweep must not delete them.
+
+        Raises
+        ------
+        ConfigError
+            Another program committed the newest version, or the bucket is a copy.
+        CorruptionError, ColdStorageError
+        """
+        return self._named_objects
+
+    @cached_property
+    def _named_objects(self) -> frozenset[str]:
+        listed = self._listed  # before the newest version is looked for
+        newest = self._reader.newest()
+        if newest is None:
+            return frozenset()
+        young = {
+            info.key
+            for info in listed
+            if self._rules.now_seconds - info.modified_seconds < self._rules.grace_seconds / 2
+        }
+        old = [
+            snapshot
+            for snapshot in newest[1].snapshots
+            if self._reader.files.key(snapshot.manifest_list) not in young
+        ]
+        prefix = object_url(self._store, "")
+        return frozenset(
+            entry.data_file.file_path.removeprefix(prefix)
+            for manifest in self._reader.manifests(old)
+            for entry in self._reader.files.read_manifest(manifest)
+        )
+
+    @cached_property
+    def _listed(self) -> list[ObjectInfo]:
+        return list(self._store.list(self._folder.prefix))
+
+    def run(self, rules: SweepRules, *, dry_run: bool) -> PartSweep:
+        """Delete the files of the folder that are of no use any more.
+
+        Parameters
+        ----------
+        rules
+            With how many objects the run may still delete.
+        dry_run
+            Delete nothing.
+
+        Raises
+        ------
+        ConfigError, CorruptionError, ColdStorageError
+            As for `named_objects`.
+        """
+        ours = sorted(
+            (info for info in self._listed if _is_ours(info.key)), key=lambda info: info.modified_seconds
+        )
+        newest = self._reader.newest() if ours else None
+        if newest is None:
+            return PartSweep(self._topic, None, table=True)
+        version, metadata = newest
+        named = self._files_of(version, metadata)
+        base = self._base(version)
+        due: list[ObjectInfo] = []
+        if base is not None:
+            number, modified_seconds = base
+            named |= self._files_of(number, self._reader.read(number))
+            due = [
+                info for info in ours if info.key not in named and _is_before(info, number, modified_seconds)
+            ]
+        unnamed = [info for info in ours if info.key not in named and version_of(info.key) <= version]
+        limit = max(0, rules.objects_max)
+        deleted, left = due[:limit], due[limit:]
+        if deleted and not dry_run:
+            self._store.delete(info.key for info in deleted)
+        waiting = set(unnamed) - set(due)
+        return PartSweep(
+            self._topic,
+            None,
+            deleted=tuple(info.key for info in deleted),
+            bytes=sum(info.size for info in deleted),
+            left=len(left),
+            waiting=len(waiting),
+            waiting_bytes=sum(info.size for info in waiting),
+            table=True,
+        )
+
+    def _base(self, newest: int) -> tuple[int, float] | None:
+        """Return the newest version of ours that was committed longer than the grace ago, and when."""
+        latest = self._rules.now_seconds - self._rules.grace_seconds
+        if self._rules.leased_since_seconds is not None:
+            latest = min(latest, self._rules.leased_since_seconds)
+        versions = {
+            version: info.modified_seconds
+            for info in self._listed
+            if 0 < (version := version_of(info.key)) <= newest and info.modified_seconds <= latest
+        }
+        for version in sorted(versions, reverse=True):
+            try:
+                self._reader.read(version)
+            except ForeignCommit:
+                continue
+            return version, versions[version]
+        return None
+
+    def _files_of(self, version: int, metadata: Any) -> set[str]:
+        """Return the keys of the files that a version names, and of itself."""
+        urls = {self._folder.url(version), *(item.metadata_file for item in metadata.metadata_log)}
+        for snapshot in metadata.snapshots:
+            urls.add(snapshot.manifest_list)
+            if (url := offsets_file(snapshot.summary.additional_properties)) is not None:
+                urls.add(url)
+        urls |= {manifest.manifest_path for manifest in self._reader.manifests(metadata.snapshots)}
+        return set(map(self._reader.files.key, urls))
+
+
+def _is_ours(key: str) -> bool:
+    return version_of(key) > 0 or _OURS.fullmatch(key.rpartition("/")[2]) is not None
+
+
+def _is_before(info: ObjectInfo, version: int, modified_seconds: float) -> bool:
+    """Whether a file was written before a version; servers truncate their times to seconds."""
+    number = version_of(info.key)
+    return number < version if number else info.modified_seconds < int(modified_seconds)
