@@ -167,6 +167,7 @@ def _api() -> Lines:
         TierShare,
         tiered.Split,
         tiered.ScanObject,
+        tiered.TableInfo,
     ):
         yield from _value(value)
     for value in (

@@ -39,6 +39,7 @@ from .store.interface.producer import Producer
 from .store.interface.server import Server
 from .store.interface.store import Store
 from .store.interface.topic import Topic
+from .table.table_info import TableInfo
 from .transactions.positions import Position
 from .verify.report import VerifyReport
 from .version import VERSION
@@ -81,6 +82,7 @@ __all__ = [
     "StoreLocked",
     "StoreStatus",
     "SweepReport",
+    "TableInfo",
     "TierReport",
     "TieredError",
     "Topic",

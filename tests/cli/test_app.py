@@ -23,7 +23,7 @@ def test_the_commands_of_this_release_are_there() -> None:
     assert list(COMMANDS) == [
         "demo", "create", "append", "read", "topics", "consumers", "roll", "add-columns", "add-partitions", "delete-before", "delete",
         "status", "plan", "explain", "tier", "daemon", "serve", "pause",
-        "resume", "sweep", "restore", "export", "verify", "config", "bench", "inspect",
+        "resume", "sweep", "restore", "export", "table", "verify", "config", "bench", "inspect",
     ]  # fmt: skip
 
 

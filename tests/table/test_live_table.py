@@ -340,7 +340,7 @@ def test_a_commit_of_another_program_is_refused_and_named(place: Place) -> None:
 
 
 def test_a_folder_that_was_emptied_gets_a_table_anew(place: Place) -> None:
-    """As the error of a foreign commit advises, once nobody publishes."""
+    """By hand, once nobody publishes."""
     place.append(range(10), tails=True)
     place.publish()
     for file in place.folder.iterdir():

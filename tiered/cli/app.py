@@ -38,6 +38,7 @@ from .read import read
 from .restore import restore
 from .serve import serve
 from .sweep import sweep
+from .table import table
 from .tiering import plan, status, tier
 from .topics import create, topics
 from .verify import verify
@@ -159,6 +160,12 @@ _add(
     export,
     "tiered export orders --path s3://bucket/prefix",
     "tiered export orders --iceberg logs.orders --config tiered.toml",
+)
+_add(
+    table,
+    "tiered table --path ./data",
+    "tiered table orders --sql duckdb --path ./data",
+    "tiered table orders --take --config tiered.toml",
 )
 _add(
     verify,

@@ -267,16 +267,16 @@ def tier(
     as_json: AsJson = False,
     verbose: Verbose = False,
 ) -> None:
-    """Run one full pass: seal, expire, offload, evict, compress, merge, scrub, sweep.
+    """Run one full pass: seal, expire, offload, evict, compress, merge, scrub, sweep; then publish the live tables.
 
-    The exit code is 1 if an action failed, or if a partition cannot be read; all other actions are done.
+    The exit code is 1 if an action failed, or if a partition or table cannot be read; all other actions are done.
     """
     with open_for_tiering(load_settings(config, path, cold)) as store, spinner() as progress:
         progress.add_task("tiering")
         # The table names the failed actions, so the log need not.
         _EXECUTOR_LOG.disabled = not verbose
         try:
-            report, problems = store.tierer.full_pass()
+            report, problems = store.tierer.run_once()
         finally:
             _EXECUTOR_LOG.disabled = False
         paused = {name: str(pause) for name, pause in store.tierer.pauses.among(store.topics()).items()}

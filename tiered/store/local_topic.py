@@ -33,12 +33,14 @@ from ..reader.query import (
 )
 from ..reader.scan import Scan
 from ..reader.tiers import Tiers
+from ..table.table_info import TableInfo
 from ..transactions.positions import own_topic
 from ..transactions.transaction_log import TopicPositions, TransactionLog
 from .interface.consumer import Consumer, followed
 from .interface.producer import Producer
 from .interface.topic import Topic
 from .local_producer import open_producer
+from .topic_table import topic_table
 
 # The constructor of a named tuple is a Python function; this skips it on the path of every record.
 _new = tuple.__new__
@@ -246,6 +248,11 @@ class LocalTopic(Topic):
         return scan.offsets[partition][1]
 
     # -- administration --------------------------------------------------------------------------
+
+    def table(self) -> TableInfo:
+        self.opened.context.lifecycle.check()
+        rule = self.opened.context.settings.policy_for(self.name).table
+        return topic_table(self, configured=rule.every is not None, now_us=self._clock())
 
     def delete_before(self, offset: int, partition: int = 0) -> None:
         topics.delete_before(self.opened, plain_int(offset), self.opened.check_partition(partition))

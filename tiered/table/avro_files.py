@@ -172,11 +172,7 @@ class AvroFiles:
         ------
         CorruptionError
         """
-        prefix = object_url(self._store, self._prefix)
-        name = url.removeprefix(prefix)
-        if name == url or "/" in name:
-            raise CorruptionError("this file of a table lies outside of the table", where=url)
-        return self._prefix + name
+        return key_of(self._store, self._prefix, url)
 
     def _put(self, kind: str, data: bytes) -> str:
         key = f"{self._prefix}{kind}-{uuid4()}-{crc32c(data):08x}.avro"
@@ -193,3 +189,17 @@ class AvroFiles:
             return data
 
         return MemoryFile(url, reread_on_damage(read))
+
+
+def key_of(store: ObjectStore, prefix: str, url: str) -> str:
+    """Return the key of a file in the folder `prefix` of a table.
+
+    Raises
+    ------
+    CorruptionError
+        It lies elsewhere.
+    """
+    name = url.removeprefix(object_url(store, prefix))
+    if name == url or "/" in name:
+        raise CorruptionError("this file of a table lies outside of the table", where=url)
+    return prefix + name

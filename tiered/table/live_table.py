@@ -90,6 +90,8 @@ class _State:
         What the version names of each partition; None after it was read, until it was compared as a whole.
     offsets
         See `TableRange.about`.
+    is_ours
+        Whether the newest version is the store's; otherwise the next one is made even if nothing else changed.
     """
 
     version: int
@@ -99,6 +101,7 @@ class _State:
     manifests: TableManifests = field(default_factory=TableManifests)
     ranges: dict[int, TableRange] | None = None
     offsets: Offsets = field(default_factory=dict)
+    is_ours: bool = True
 
 
 class LiveTable:
@@ -205,6 +208,7 @@ class LiveTable:
         confirmed, pointer = self._seconds(), self._folder.find()
         state = _State(pointer.version, pointer.etag, None, confirmed)
         version = pointer.version
+        state.is_ours = False
         while version:
             try:
                 metadata = self._reader.read(version)
@@ -217,14 +221,16 @@ class LiveTable:
                     raise
                 version -= 1
                 continue
-            if take and not self._reader.is_at_home(metadata):
+            if take and metadata.location != self._folder.location:
                 break
-            self._reader.check_location(metadata)
-            state.metadata = metadata
+            self._reader.check_location(metadata.location)
+            state.metadata, state.is_ours = metadata, version == pointer.version
             snapshot = metadata.current_snapshot()
             if snapshot is not None:
                 state.manifests = TableManifests.read(self._files, snapshot.manifest_list)
-                state.offsets = read_offsets(self._store, self._files, snapshot.summary.additional_properties)
+                state.offsets = read_offsets(
+                    self._store, self._folder.prefix, snapshot.summary.additional_properties
+                )
             break
         if pointer.hint != pointer.version and pointer.version:
             state.etag = self._folder.point_to(pointer.version, pointer.etag)
@@ -269,7 +275,8 @@ class LiveTable:
             ranges, {partition: item.about for partition, item in ranges.items()},
         )  # fmt: skip
         same = not gone and not fresh and following.offsets == state.offsets
-        if same and metadata is state.metadata and not expired(metadata, now_ms, kept_seconds):
+        settled = state.is_ours and metadata is state.metadata
+        if same and settled and not expired(metadata, now_ms, kept_seconds):
             state.ranges, state.confirmed = ranges, following.confirmed
             return None
         if not same or metadata.current_snapshot_id is None:

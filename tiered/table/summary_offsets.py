@@ -8,7 +8,7 @@ from uuid import uuid4
 from ..cold.object_store.protocol import ObjectStore, object_url
 from ..cold.object_store.rereads import reread_on_damage
 from ..format.document import decode_document, encode_document
-from .avro_files import AvroFiles
+from .avro_files import key_of
 from .table_range import TableRange
 
 Offsets = Mapping[int, list[int]]
@@ -48,7 +48,7 @@ def offsets_file(summary: Mapping[str, str]) -> str | None:
     return summary.get(_FILE)
 
 
-def read_offsets(store: ObjectStore, files: AvroFiles, summary: Mapping[str, str]) -> Offsets:
+def read_offsets(store: ObjectStore, prefix: str, summary: Mapping[str, str]) -> Offsets:
     """Invert `write_offsets`.
 
     Raises
@@ -65,6 +65,6 @@ def read_offsets(store: ObjectStore, files: AvroFiles, summary: Mapping[str, str
             for name, value in summary.items()
             if name.startswith(_OFFSETS)
         }
-    key = files.key(url)
+    key = key_of(store, prefix, url)
     document = reread_on_damage(lambda: decode_document(store.get(key).data, where=url))
     return {int(number): value["offsets"] for number, value in document["partitions"].items()}

@@ -20,7 +20,7 @@ SNAPSHOTS_KEPT = 60
 """The newest snapshots of which each is kept; of older ones one an hour is kept. None is older than half the grace
 of the sweep: an object stays for the whole grace, so a query that begins has the other half."""
 
-ANEW = "stop what publishes, delete the objects of this folder, and start again: the next pass makes the table anew"
+TAKE = "tiered table TOPIC --take makes the next version from the log"
 """The advice of an error after which the store publishes nothing more."""
 
 _LOG_MAX = 60
@@ -61,8 +61,8 @@ def encode_metadata(metadata: Any, version: int) -> bytes:
     return text.encode()
 
 
-def decode_metadata(data: bytes, version: int, topic_id: UUID, *, where: str) -> Any:
-    """Invert `encode_metadata`.
+def decode_values(data: bytes, version: int, topic_id: UUID, *, where: str) -> dict[str, Any]:
+    """Return the JSON values of a version, after a check that the store made it.
 
     Raises
     ------
@@ -70,8 +70,6 @@ def decode_metadata(data: bytes, version: int, topic_id: UUID, *, where: str) ->
         Another writer than the store made the file.
     CorruptionError
     """
-    from pyiceberg.table.metadata import TableMetadataV2
-
     try:
         values = json.loads(data)
         properties = values["properties"]
@@ -82,8 +80,21 @@ def decode_metadata(data: bytes, version: int, topic_id: UUID, *, where: str) ->
         ) from None
     if not ours:
         raise ForeignCommit(
-            f"{where} was committed by another program, and only the store may change the table; {ANEW}"
+            f"{where} was committed by another program, and only the store may change the table; {TAKE}"
         )
+    decoded: dict[str, Any] = values
+    return decoded
+
+
+def decode_metadata(values: dict[str, Any], *, where: str) -> Any:
+    """Invert `encode_metadata`, after `decode_values`.
+
+    Raises
+    ------
+    CorruptionError
+    """
+    from pyiceberg.table.metadata import TableMetadataV2
+
     try:
         return TableMetadataV2.model_validate(values)
     except ValidationError as error:

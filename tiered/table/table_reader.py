@@ -12,7 +12,7 @@ from ..cold.object_store.rereads import reread_on_damage
 from ..errors import ConfigError, CorruptionError, ObjectNotFound
 from .avro_files import AvroFiles
 from .table_folder import TableFolder
-from .table_metadata import ANEW, decode_metadata
+from .table_metadata import TAKE, decode_metadata, decode_values
 
 _CONNECTIONS = 8
 
@@ -31,6 +31,11 @@ class TableReader:
         self.folder = folder
         self.files = AvroFiles(store, folder.prefix)
 
+    @classmethod
+    def of(cls, store: ObjectStore, topic: str, topic_id: UUID) -> TableReader:
+        """Return the reader of a topic's table."""
+        return cls(store, topic_id, TableFolder(store, topic, topic_id))
+
     def read(self, version: int) -> Any:
         """Return the metadata of a version.
 
@@ -40,12 +45,12 @@ class TableReader:
             Another program committed it.
         ObjectNotFound, CorruptionError, ColdStorageError
         """
+        where = self.folder.url(version)
+        return reread_on_damage(lambda: decode_metadata(self._values(version), where=where))
 
-        def read() -> Any:
-            data = self.folder.read(version)
-            return decode_metadata(data, version, self._topic_id, where=self.folder.url(version))
-
-        return reread_on_damage(read)
+    def _values(self, version: int) -> dict[str, Any]:
+        data, where = self.folder.read(version), self.folder.url(version)
+        return decode_values(data, version, self._topic_id, where=where)
 
     def newest(self) -> tuple[int, Any] | None:
         """Return the newest version and its metadata; None if there is no table.
@@ -58,15 +63,23 @@ class TableReader:
             The bucket was copied, and the table has the URLs of the original.
         CorruptionError, ColdStorageError
         """
+        newest = self.newest_values()
+        if newest is None:
+            return None
+        version, values = newest
+        return version, decode_metadata(values, where=self.folder.url(version))
+
+    def newest_values(self) -> tuple[int, dict[str, Any]] | None:
+        """Return the newest version and its JSON values, without pyiceberg; see `newest`."""
         version = self.folder.find().version
         if not version:
             return None
         try:
-            metadata = self.read(version)
+            values = reread_on_damage(lambda: self._values(version))
         except ObjectNotFound:
             raise self.missing(version) from None
-        self.check_location(metadata)
-        return version, metadata
+        self.check_location(values.get("location"))
+        return version, values
 
     def missing(self, version: int) -> CorruptionError:
         """Return the error for a pointer to a version that is gone."""
@@ -74,21 +87,17 @@ class TableReader:
             "the pointer of a table names metadata that is gone", where=self.folder.url(version)
         )
 
-    def is_at_home(self, metadata: Any) -> bool:
-        """Whether a version was made for this bucket, and not copied from another one."""
-        return bool(metadata.location == self.folder.location)
-
-    def check_location(self, metadata: Any) -> None:
-        """Refuse a version that was made for another bucket.
+    def check_location(self, location: object) -> None:
+        """Refuse the location of a version that was made for another bucket, and copied.
 
         Raises
         ------
         ConfigError
         """
-        if not self.is_at_home(metadata):
+        if location != self.folder.location:
             raise ConfigError(
-                f"the table in {self.folder.location} was made for {metadata.location}: a copied bucket needs a "
-                f"new table; {ANEW}"
+                f"the table in {self.folder.location} was made for {location}: a copied bucket needs a "
+                f"new table; {TAKE}"
             )
 
     def manifests(self, snapshots: Iterable[Any]) -> Iterator[Any]:

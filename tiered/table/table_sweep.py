@@ -25,7 +25,7 @@ from uuid import UUID
 from ..cold.object_store.protocol import ObjectInfo, ObjectStore, object_url
 from ..cold.upkeep.sweep import PartSweep, SweepRules
 from .summary_offsets import offsets_file
-from .table_folder import TableFolder, version_of
+from .table_folder import version_of
 from .table_metadata import ForeignCommit
 from .table_reader import TableReader
 
@@ -46,8 +46,8 @@ class TableSweep:
         self._store = store
         self._topic = topic
         self._rules = rules
-        self._folder = TableFolder(store, topic, topic_id)
-        self._reader = TableReader(store, topic_id, self._folder)
+        self._reader = TableReader.of(store, topic, topic_id)
+        self._folder = self._reader.folder
 
     def named_objects(self) -> frozenset[str]:
         """Return the keys of the objects that old snapshots of the newest version name: a sweep must not delete them.

@@ -120,11 +120,20 @@ class Tierer:
 
     def run(self, now: object) -> TierReport:
         """Run a full pass and publish the live tables; raise the first error once the rest is done (promise P11)."""
-        report, problems = self.full_pass(now)
-        problems += self.tables.run().problems.values()
+        report, problems = self.run_once(now)
         if problems:
             raise problems[0]
         return report
+
+    def run_once(self, now: object = None) -> tuple[TierReport, list[TieredError]]:
+        """Run a full pass and publish the live tables; return the outcomes, and the errors beside them.
+
+        Raises
+        ------
+        StoreLocked, ReadOnly
+        """
+        report, problems = self.full_pass(now)
+        return report, [*problems, *self.tables.run().problems.values()]
 
     def full_pass(
         self,

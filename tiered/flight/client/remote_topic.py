@@ -44,6 +44,7 @@ from ...reader.rows import coalesce
 from ...store.interface.consumer import Consumer
 from ...store.interface.consumer import followed as followed_in_all
 from ...store.interface.topic import Topic
+from ...table.table_info import TableInfo
 from ..wire.messages import ScanCommand, Ticket
 from ..wire.packed_rows import PACKED_BYTES_MAX
 from ..wire.topic_ref import topic_ref
@@ -404,6 +405,10 @@ class RemoteTopic(Topic):
             "partition": partition,
         }
         return int(self.connection.action("offset_at", values, seconds=None)["offset"])
+
+    def table(self) -> TableInfo:
+        self.lifecycle.check()
+        return TableInfo.from_json(self.connection.action("table", topic_ref(self.opened.meta), seconds=None))
 
     # -- administration --------------------------------------------------------------------------
 

@@ -119,6 +119,10 @@ def _offset_at(store: LocalStore, values: Values) -> dict[str, Any]:
     return {"offset": _topic(store, values).offset_at(at, count(values.get("partition", 0)))}
 
 
+def _table(store: LocalStore, values: Values) -> dict[str, Any]:
+    return _topic(store, values).table().to_json()
+
+
 def _delete_before(store: LocalStore, values: Values) -> dict[str, Any]:
     _topic(store, values).delete_before(values["offset"], count(values.get("partition", 0)))
     return {}
@@ -211,6 +215,7 @@ ACTIONS: dict[str, Action] = {
     "offsets": _offsets,
     "common_end": _common_end,
     "offset_at": _offset_at,
+    "table": _table,
     "delete_before": _delete_before,
     "wait": _wait,
     "status": _status,

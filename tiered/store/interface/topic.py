@@ -16,6 +16,7 @@ from ...format.topic_meta import TopicMeta
 from ...reader.query import Offsets
 from ...reader.scan import Scan
 from ...reader.tiers import Tiers
+from ...table.table_info import TableInfo
 from .consumer import Consumer
 from .producer import Producer
 
@@ -296,6 +297,17 @@ class Topic(ABC):
     @abstractmethod
     def offset_at(self, timestamp: object, partition: int = 0) -> int:
         """Return the first offset with a timestamp at or after `timestamp`; the end offset if there is none."""
+
+    @abstractmethod
+    def table(self) -> TableInfo:
+        """Read the newest version of the topic's live table in the bucket, and measure how far it is behind.
+
+        Raises
+        ------
+        ConfigError
+            There is no table, or another program has committed to it.
+        TopicNotFound, CorruptionError, ColdStorageError, StoreClosed
+        """
 
     @abstractmethod
     def delete_before(self, offset: int, partition: int = 0) -> None:
