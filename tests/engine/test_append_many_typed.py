@@ -234,6 +234,17 @@ def test_a_list_that_the_caller_changes_later_changes_nothing(tmp_path: Path) ->
         assert topic.scan(columns=NESTED.names).to_arrow().to_pylist() == expected
 
 
+def test_rows_one_by_one_and_by_columns_share_a_block(tmp_path: Path) -> None:
+    """Both checks keep a struct in one form: Arrow builds no column of dicts and tuples."""
+    rows = [{"list": [at], "map": [("k", at)], "struct": {"x": at}} for at in range(22)]
+    with open_store(tmp_path, None, Clock()) as store:
+        topic = store.create_topic("t", schema=NESTED)
+        topic.append(rows[0])
+        topic.append_many(row | {"map": dict(row["map"])} for row in rows[1:21])  # type: ignore[call-overload]
+        topic.append(rows[21])
+        assert topic.scan(columns=NESTED.names).to_arrow().to_pylist() == rows
+
+
 @pytest.mark.parametrize("last", [1, "wrong"])
 def test_an_iterator_is_consumed_once(tmp_path: Path, last: Any) -> None:
     """A second check would find an empty map, and accept it."""

@@ -199,9 +199,8 @@ def _structs(kind: pa.StructType) -> _ColumnChecker:
             fields.append(values)
             sizes = _sum(sizes, more)
         rows = zip(column, zip(*fields, strict=True), strict=True)
-        return [
-            None if value is None else dict(zip(checkers, row, strict=True)) for value, row in rows
-        ], sizes
+        # As tuples: see `RowChecker`.
+        return [None if value is None else row for value, row in rows], sizes
 
     return check
 
