@@ -25,7 +25,12 @@ RETENTION = {"age": "1h", "unless_behind": ["billing"], "unless_behind_max": "10
 
 
 def settings(**retention: Any) -> tiered.Settings:
-    rules = {"offload": {"after": 0}, "merge": "off", "retention": {**RETENTION, **retention}}
+    rules = {
+        "roll": {"age": "off"},
+        "offload": {"after": 0},
+        "merge": "off",
+        "retention": {**RETENTION, **retention},
+    }
     return tiered.Settings.model_validate({"policies": {"default": rules}, "sweep": {"every": "off"}})
 
 

@@ -19,6 +19,7 @@ from tiered.cold.manifest.restores import (
     IntentWatch,
 )
 from tiered.cold.manifest.store_documents import StoreDocuments
+from tiered.cold.object_store.protocol import ObjectInfo
 from tiered.errors import Fenced, RestoreUnderWay, StoreLocked
 from tiered.format.document import decode_document, encode_document
 
@@ -193,6 +194,37 @@ def test_a_dead_intent_is_judged_once(server: Server) -> None:
         host.pass_(POLL_SECONDS)
         assert host.look()
     assert len(server.writes) == writes
+
+
+def test_an_intent_that_another_thread_ends_meanwhile_pauses_nobody(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The time that a thread gets with the document is then not that of the intent which it has read."""
+
+    def claimed_by_another_first(key: str) -> ObjectInfo:
+        monkeypatch.undo()
+        assert other.claim() == 3
+        return server.stat(key)
+
+    host, other = Side(server), Side(server)
+    Side(server).restoring("1").begin()
+    host.pass_(INTENT_SECONDS + 2)
+    monkeypatch.setattr(server, "stat", claimed_by_another_first)
+    assert host.look()
+
+
+def test_an_intent_that_is_renewed_meanwhile_pauses(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    def renewed_first(key: str) -> ObjectInfo:
+        monkeypatch.undo()
+        restoring.check()
+        return server.stat(key)
+
+    host, other = Side(server), Side(server)
+    restoring = other.restoring("1")
+    restoring.begin()
+    other.pass_(RENEW_SECONDS)
+    monkeypatch.setattr(server, "stat", renewed_first)
+    assert not host.look()
 
 
 HOSTILE: list[Any] = [

@@ -209,14 +209,14 @@ class IntentWatch:
         self._set_message(None)
 
     def left_seconds(self, bucket: StoreDocuments, intent: Intent) -> float:
-        """Return how long an intent is valid unless it is renewed; 0 if it has expired.
+        """Return how long an intent, or one that was written over it meanwhile, is valid unless it is renewed; else 0.
 
-        The bucket's clock decides, which takes four requests; an intent that is known to have expired takes none. If that
+        The bucket's clock decides, which takes five requests; an intent that is known to have expired takes none. If that
         clock is implausible, the intent expires after `INTENT_SECONDS_MAX` of the local clock.
 
         Raises
         ------
-        ColdStorageError
+        CorruptionError, UnsupportedFormat, ColdStorageError
         """
         now = self._monotonic()
         with self._lock:
@@ -229,7 +229,11 @@ class IntentWatch:
         age = server_seconds(bucket.store) - modified
         left = min(intent.seconds + _CUT_SECONDS - age, INTENT_SECONDS_MAX, INTENT_SECONDS_MAX - seen_seconds)
         if left > 0 and age >= -INTENT_SECONDS_MAX:
-            return left
+            current = bucket.read_intent()
+            if current == intent:
+                return left
+            # The time was that of another document.
+            return self.left_seconds(bucket, current) if current is not None and current.under_way else 0.0
         with self._lock:
             self._expired = intent  # a renewed intent is not equal to it
         return 0.0
