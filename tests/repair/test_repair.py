@@ -346,7 +346,7 @@ def test_a_topic_s_document_is_of_the_lineage_by_which_the_store_went_on(place: 
     assert [item.result for item in repair(place).repairs] == ["refused"]  # it may be finished yet
     restoring.give_up()
     assert len(done(repair(place))) == 1
-    assert b'"lineage": 3' in path.read_bytes()
+    assert b'"lineage":3' in path.read_bytes()
 
 
 # -- care ------------------------------------------------------------------------------------------

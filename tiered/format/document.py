@@ -15,10 +15,9 @@ FORMAT_VERSION = 1
 
 
 def encode_document(values: dict[str, Any]) -> bytes:
-    """Return `values` with ``format`` and ``crc32c`` added, as indented JSON."""
-    document = {"format": FORMAT_VERSION, **values}
-    document["crc32c"] = _checksum(document)
-    return json.dumps(document, indent=1, sort_keys=True).encode() + b"\n"
+    """Return `values` with ``format`` and ``crc32c`` added, as compact JSON on one line."""
+    content = _compact({"format": FORMAT_VERSION, **values})
+    return b'%b,"crc32c":"%08x"}\n' % (content[:-1], crc32c(content))
 
 
 def decode_document(data: bytes, *, where: str) -> dict[str, Any]:
@@ -32,7 +31,7 @@ def decode_document(data: bytes, *, where: str) -> dict[str, Any]:
         document = json.loads(data)
         stored = document.pop("crc32c")
         version = document["format"]
-        intact = stored == _checksum(document)
+        intact = stored == f"{crc32c(_compact(document)):08x}"
     except (ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
         raise CorruptionError(f"document does not decode ({type(error).__name__})", where=where) from None
     if not intact:
@@ -43,5 +42,5 @@ def decode_document(data: bytes, *, where: str) -> dict[str, Any]:
     return dict(document)
 
 
-def _checksum(document: dict[str, Any]) -> str:
-    return f"{crc32c(json.dumps(document, separators=(',', ':'), sort_keys=True).encode()):08x}"
+def _compact(document: dict[str, Any]) -> bytes:
+    return json.dumps(document, separators=(",", ":"), sort_keys=True).encode()
