@@ -21,7 +21,7 @@ json_values = st.recursive(
     max_leaves=10,
 )
 documents = st.dictionaries(
-    st.text(max_size=8).filter(lambda key: key not in ("format", "crc32c")), json_values
+    st.text(max_size=8).filter(lambda key: key not in ("format", "crc32c", "features")), json_values
 )
 
 
@@ -83,8 +83,25 @@ def test_hostile_json_is_corruption(data: bytes) -> None:
 def test_a_newer_format_is_refused_by_name() -> None:
     """Only where the checksum is right: otherwise it is damage."""
     newer = json.loads(encode_document({"a": 1, "format": FORMAT_VERSION + 1}))
-    with pytest.raises(UnsupportedFormat, match=r"format 2 of head\.json"):
+    with pytest.raises(UnsupportedFormat, match=r"format 3 of head\.json"):
         decode_document(json.dumps(newer).encode(), where="head.json")
     newer["format"] += 1
     with pytest.raises(CorruptionError):
         decode_document(json.dumps(newer).encode(), where="head.json")
+
+
+def test_features_have_a_format_that_older_releases_refuse() -> None:
+    """Only a document that uses features has it; a feature that is not known is refused by name."""
+    assert b'"format":1' in encode_document({"id": "x", "features": []})
+    data = encode_document({"id": "x", "features": ["transactions"]})
+    assert b'"format":2' in data
+    assert decode_document(data, where="store.json") == {"id": "x", "features": ["transactions"]}
+    with pytest.raises(
+        UnsupportedFormat, match=r"store\.json uses .* newer than this release: flying, swimming"
+    ):
+        decode_document(
+            encode_document({"features": ["swimming", "transactions", "flying"]}), where="store.json"
+        )
+    for value in ("transactions", [1], {"transactions": 1}):
+        with pytest.raises(CorruptionError, match="features"):
+            decode_document(encode_document({"features": value}), where="store.json")

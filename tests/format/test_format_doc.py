@@ -182,7 +182,7 @@ DOCUMENTS = {
 }
 
 
-ADDED = {"cold.json": {"home"}, "store.json": {"restore"} | names_of(Intent)}
+ADDED = {"cold.json": {"home"}, "store.json": {"features", "restore"} | names_of(Intent)}
 """Keys that the release which wrote the golden documents did not know."""
 
 
@@ -202,7 +202,7 @@ def test_documents_that_are_written_now_have_them_too() -> None:
     assert re.findall(r"`([^`]+)`", described) == list(topic["schemas"][0])
     assert set(keys("cold.json")) == names_of(BucketBinding)
     assert set(keys("serving.json")) == names_of(ServingFile)
-    assert set(keys("store.json")) == names_of(Intent) | {"id", "restore"}
+    assert set(keys("store.json")) == names_of(Intent) | {"features", "id", "restore"}
 
 
 def test_what_a_scrub_and_a_lease_write_is_described() -> None:

@@ -1,6 +1,9 @@
 """Documents: small JSON files with a checksum inside (``topic.json``, ``start.json`` and others).
 
 ``crc32c`` is the CRC32C, in hexadecimal, of the document without this field, as compact JSON with sorted keys.
+
+A document has format 1. One with ``features`` has format 2, which releases without features refuse: each feature is a name
+that a reader must know to use what the document describes.
 """
 
 from __future__ import annotations
@@ -11,12 +14,17 @@ from typing import Any
 from ..errors import CorruptionError, UnsupportedFormat
 from .checksum import crc32c
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+FEATURES = "features"
+TRANSACTIONS_FEATURE = "transactions"
+"""The store holds transactions: its writer completes decided ones first."""
+KNOWN_FEATURES = frozenset({TRANSACTIONS_FEATURE})
+"""The features that this release knows."""
 
 
 def encode_document(values: dict[str, Any]) -> bytes:
     """Return `values` with ``format`` and ``crc32c`` added, as compact JSON on one line."""
-    content = _compact({"format": FORMAT_VERSION, **values})
+    content = _compact({"format": 2 if values.get(FEATURES) else 1, **values})
     return b'%b,"crc32c":"%08x"}\n' % (content[:-1], crc32c(content))
 
 
@@ -36,10 +44,21 @@ def decode_document(data: bytes, *, where: str) -> dict[str, Any]:
         raise CorruptionError(f"document does not decode ({type(error).__name__})", where=where) from None
     if not intact:
         raise CorruptionError("document fails its checksum", where=where)
-    if version != FORMAT_VERSION:
+    if type(version) is not int or not 1 <= version <= FORMAT_VERSION:
         raise UnsupportedFormat(f"format {version} of {where} is newer than this release ({FORMAT_VERSION})")
     del document["format"]
+    _check_features(document.get(FEATURES, []), where)
     return dict(document)
+
+
+def _check_features(features: Any, where: str) -> None:
+    if not isinstance(features, list) or not all(isinstance(item, str) for item in features):
+        raise CorruptionError("features is no list of names", where=where)
+    unknown = sorted(set(features) - KNOWN_FEATURES)
+    if unknown:
+        raise UnsupportedFormat(
+            f"{where} uses features that are newer than this release: {', '.join(unknown)}"
+        )
 
 
 def _compact(document: dict[str, Any]) -> bytes:

@@ -10,7 +10,7 @@ from pathlib import Path
 from uuid import UUID, uuid4
 
 from ..errors import ConfigError, CorruptionError, TieredError, TopicNotFound
-from ..format.document import decode_document, encode_document
+from ..format.document import FEATURES, decode_document, encode_document
 from ..format.schema import is_topic_name
 from ..format.topic_meta import TopicMeta
 from .bucket_binding import read_binding
@@ -102,6 +102,29 @@ class Catalog:
         if type(value) is not int or not 1 <= value < 1 << 63:
             raise CorruptionError("store.json has no lineage", where=str(path))
         return value
+
+    def features(self) -> frozenset[str]:
+        """Return the features that the store uses; a release that does not know one of them refuses the store.
+
+        Raises
+        ------
+        CorruptionError, UnsupportedFormat
+        """
+        path = self.root / STORE_FILE
+        return frozenset(decode_document(read_whole(path), where=str(path)).get(FEATURES, ()))
+
+    def add_feature(self, name: str) -> None:
+        """Say durably that the store uses a feature; only the holder of its lock may call this.
+
+        Raises
+        ------
+        DiskFull, CorruptionError, UnsupportedFormat
+        """
+        path = self.root / STORE_FILE
+        values = decode_document(read_whole(path), where=str(path))
+        if name not in values.get(FEATURES, ()):
+            values[FEATURES] = sorted({*values.get(FEATURES, ()), name})
+            write_atomically(self._fs, path, encode_document(values))
 
     def _create_store(self, path: Path) -> UUID:
         store_id = uuid4()
