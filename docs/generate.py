@@ -153,7 +153,15 @@ def _api() -> Lines:
     yield "## Opening a store"
     yield from _function("tiered.open", tiered.open)
     yield from _function("tiered.restore", tiered.restore)
-    for cls in (tiered.Store, tiered.Topic, tiered.Consumer, tiered.Producer, tiered.Scan, tiered.Server):
+    for cls in (
+        tiered.Store,
+        tiered.Topic,
+        tiered.Consumer,
+        tiered.Producer,
+        tiered.Transaction,
+        tiered.Scan,
+        tiered.Server,
+    ):
         yield from _class(cls)
     yield "## Values"
     yield ""

@@ -39,6 +39,7 @@ from .store.interface.producer import Producer
 from .store.interface.server import Server
 from .store.interface.store import Store
 from .store.interface.topic import Topic
+from .store.interface.transaction import Transaction
 from .table.table_info import TableInfo
 from .transactions.positions import Position
 from .verify.report import VerifyReport
@@ -88,6 +89,7 @@ __all__ = [
     "Topic",
     "TopicExists",
     "TopicNotFound",
+    "Transaction",
     "UnsupportedFormat",
     "VerifyReport",
     "__version__",

@@ -312,6 +312,20 @@ def test_a_document_is_written_anew_from_what_else_says_it(place: Place, name: s
         store.topic("orders").append(b"x", partition=1)
 
 
+def test_a_store_with_transactions_keeps_its_format(tmp_path: Path, clock: Clock) -> None:
+    """Otherwise an older release would open it, and complete no transaction."""
+    with open_store(tmp_path / "data", None, clock) as store:
+        store.create_topic("t")
+        with store.transaction() as transaction:
+            transaction.append("t", b"a")
+    path = tmp_path / "data/store.json"
+    content = path.read_bytes()
+    spoil(path, cut(9))
+    report = repair_store(open_tiers(Settings.load(store={"path": str(tmp_path / "data")})))
+    assert [item.result for item in report.repairs] == ["done"]
+    assert path.read_bytes() == content
+
+
 def test_where_the_bucket_is_must_be_said_again_and_is_checked(place: Place, tmp_path: Path) -> None:
     path = place.data / "cold.json"
     spoil(path, flipped(20))

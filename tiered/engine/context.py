@@ -34,6 +34,12 @@ class PublishedWait(Protocol):
     def wait(self, meta: TopicMeta, partition: int, writer: PartitionWriter, end: int) -> None: ...
 
 
+class Completion(Protocol):
+    """The completion of decided transactions in a partition that is opened; see `transactions.commits.Commits`."""
+
+    def complete(self, meta: TopicMeta, partition: int, writer: PartitionWriter) -> None: ...
+
+
 class StoreContext:
     """The parts of one open store.
 
@@ -53,8 +59,11 @@ class StoreContext:
         The cache of start offsets of partitions, by file.
     fencing, publisher
         The ports of appends to the bucket; `tiering` implements them.
+    commits
+        The port of openings to the transaction log; `transactions` implements it.
     """
 
+    commits: Completion
     fencing: Fencing
     publisher: PublishedWait
 

@@ -215,6 +215,7 @@ class OpenTopics:
             context.fs.make_directory(context.catalog.partition_directory(meta.name, partition))
             writer = open_partition_writer(context, meta, partition)
             context.fencing.check_not_behind(meta, partition, writer, head)
+            context.commits.complete(meta, partition, writer)
             writer.active.listeners = topic.listeners
             with self.lock:
                 # A signal handler may have closed the store on this thread.

@@ -76,6 +76,19 @@ class ActiveSegment:
         segment = self.segment
         return segment.path, segment.header.base_offset, segment.position
 
+    def make_room(self, length: int) -> None:
+        """Roll if the segment has no room for blocks of `length` bytes, and reserve that much on the disk.
+
+        Raises
+        ------
+        DiskFull, PartitionPoisoned
+        """
+        self._roll_if_full(length)
+        try:
+            self.segment.make_room(length)
+        except OSError as error:
+            raise self._poison(error) from error
+
     def append(self, bodies: Sequence[Body], *, keep: bool, numbers: Sequence[Numbers] = ()) -> None:
         """Append blocks by one write, all or none: to the next segment if the active one has no room for them.
 
@@ -90,12 +103,15 @@ class ActiveSegment:
         ------
         DiskFull, PartitionPoisoned
         """
-        segment, length = self.segment, sum(body.length for body in bodies)
+        self._roll_if_full(sum(body.length for body in bodies))
+        self._write(bodies, keep, numbers)
+
+    def _roll_if_full(self, length: int) -> None:
+        segment = self.segment
         # It is sealed already if the last roll had no room for the next segment's file.
         sealed = segment.facts is not None
         if sealed or (len(segment.index) and segment.position + length > self._options.roll_bytes):
             self.roll()
-        self._write(bodies, keep, numbers)
 
     def _write(self, bodies: Sequence[Body], keep: bool, numbers: Sequence[Numbers]) -> None:
         segment = self.segment

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from ..format.schema import body_schema
 from ..format.segment_facts import SegmentFacts
 from ..format.topic_meta import TopicMeta
 from .active_segment import ActiveSegment
+from .held_partition import HeldPartition
 from .pending_rows import PendingRows, SchemaGrew
 from .recovery import WriterOptions
 from .row_blocks import NumberedBody, encode_rows, producer_runs
@@ -181,9 +183,14 @@ class BlockWriter:
 
     def _append_run(self, run: Sequence[NumberedBody], keep: bool) -> None:
         bodies, numbers = zip(*run, strict=True)
+        self._append_numbered(bodies, numbers, keep=keep)
+
+    def _append_numbered(
+        self, bodies: Sequence[Body], numbers: Sequence[Numbers], *, keep: bool = True
+    ) -> None:
         self._active.append(bodies, keep=keep, numbers=numbers)
         end = self._active.segment.end_offset - sum(body.record_count for body in bodies)
-        for body, (producer_id, epoch, first, last) in run:
+        for body, (producer_id, epoch, first, last) in zip(bodies, numbers, strict=False):
             start, end = end, end + body.record_count
             assert last is not None
             self._pending.producers.add(producer_id, epoch, first, last, start, end)
@@ -211,6 +218,16 @@ class BlockWriter:
                     written = active.segment.producers.get(producer_id)
                     if written is not None and written.epoch == epoch:
                         pending.producers.begin(producer_id, epoch, last + 1)
+
+    @contextmanager
+    def held(self) -> Iterator[HeldPartition]:
+        """Write the pending rows, and keep every other append out for the block; see `PartitionWriter.held`."""
+        with self.write_lock:
+            self._pending.check_fault()
+            self.drain()
+            with self._pending.lock:
+                self.drain_held()
+                yield HeldPartition(self._pending, self._active, self._append_numbered)
 
     # -- rolling ---------------------------------------------------------------------------------
 

@@ -17,6 +17,7 @@ import contextlib
 import os
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from uuid import UUID
 
@@ -42,6 +43,7 @@ from .active_segment import ActiveSegment
 from .block_writer import BlockWriter
 from .clock_watch import ClockWatch
 from .group_commit import GroupCommit
+from .held_partition import HeldPartition
 from .pending_rows import PendingRows, partition_label
 from .recent_blocks import RecentBlocks
 from .recovery import WriterOptions, open_active
@@ -174,6 +176,11 @@ class PartitionWriter(WriterFields):
         """End of the records that survive a power cut."""
         return self.active.durable_offset
 
+    def durable_sequence(self, producer_id: int) -> int:
+        """Return the highest sequence of a producer that survives a power cut; -1 without one."""
+        states = self.active.durable_producers
+        return next((state.last_sequence for state in states if state.producer_id == producer_id), -1)
+
     @property
     def end_offset(self) -> int:
         """Offset after the last appended record, pending rows included."""
@@ -274,6 +281,20 @@ class PartitionWriter(WriterFields):
             self.active.sync(segment, end, producers)
             self._options.counters.flushes.observe(time.perf_counter() - started)
         self.close_sealed()
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[HeldPartition]:
+        """Keep every other append, flush and roll of the partition out for the block; all pending rows are written.
+
+        A thread that holds several partitions takes them in one order, as every other thread does.
+
+        Raises
+        ------
+        DiskFull, PartitionPoisoned, StoreClosed, Fenced, TopicNotFound
+        """
+        self._apply_fence()
+        with self.blocks.held() as held:
+            yield held
 
     def begin_epoch(self, producer_id: int, epoch: int) -> None:
         """Refuse lower epochs of a producer from now on, after a restart too: the epoch is durable on return.

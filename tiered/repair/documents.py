@@ -15,8 +15,10 @@ from ..cold.object_store.protocol import ObjectStore
 from ..cold.object_store.rereads import reread_on_damage
 from ..cold.upkeep.rebuild import DAMAGED_FOLDER
 from ..errors import ColdStorageError, ConfigError, CorruptionError, ObjectNotFound, PreconditionFailed
-from ..format.document import decode_document, encode_document
+from ..format.document import FEATURES, TRANSACTIONS_FEATURE, decode_document, encode_document
+from ..format.schema import TRANSACTIONS_TOPIC
 from ..format.topic_meta import TopicMeta
+from ..transactions.parts import PARTS_COLUMNS
 from ..verify.findings import FileVanished, Findings
 from ..verify.invariants import Evidence
 from ..verify.report import Repair
@@ -107,8 +109,20 @@ def _store(context: RepairContext, path: Path) -> Repair:
     if len(ids) != 1:
         raise CorruptionError(f"{len(ids)} different ids of a store were found")
     kept = copy_aside(context.fs, path)
-    write_atomically(context.fs, path, encode_document({"id": str(ids.pop())}))
+    content: dict[str, Any] = {"id": str(ids.pop())}
+    if _has_transactions(topics / TRANSACTIONS_TOPIC):
+        content[FEATURES] = [TRANSACTIONS_FEATURE]
+    write_atomically(context.fs, path, encode_document(content))
     return Repair(str(path), "wrote the id that every segment bears", "done", kept=kept)
+
+
+def _has_transactions(log: Path) -> bool:
+    """Whether the transaction log has the columns of transactions."""
+    return any(
+        check.header is not None and set(PARTS_COLUMNS.names) <= set(check.header.schema.names)
+        for partition in _partitions(log)
+        for check in _headers(partition)
+    )
 
 
 def _bucket_values(store: ObjectStore, key: str) -> dict[str, Any] | None:

@@ -23,6 +23,7 @@ from ..engine.open_topics import OpenTopic, OpenTopics
 from ..engine.topics import remove_topic
 from ..errors import (
     ColdStorageError,
+    ConfigError,
     InvalidName,
     ReadOnly,
     StoreClosed,
@@ -48,6 +49,7 @@ from ..tiering.pass_loop import PassLoop
 from ..tiering.pauses import Pause
 from ..tiering.publisher import Publisher
 from ..tiering.tierer import Tierer
+from ..transactions.commits import Commits
 from ..transactions.positions import TRANSACTIONS_SCHEMA, Position
 from ..transactions.transaction_log import TransactionLog
 from ..verify.damage_memory import DamageMemory
@@ -59,6 +61,7 @@ from ..warm.filesystem import DiskErrors
 from .interface.server import Server
 from .interface.store import Store
 from .local_topic import LocalTopic, local_topic
+from .local_transaction import LocalTransaction
 
 _DELETION_POLL_SECONDS = 0.01
 
@@ -94,6 +97,7 @@ class LocalStore(Store):
         # A server keeps the tierer, which keeps this log: neither may keep the store.
         create = WeakMethod(self._create_transaction_log)
         self.transactions = TransactionLog(self.context, self.open_topics, partial(_call, create))
+        self.commits = self.context.commits = Commits(self.context, self.open_topics, self.transactions)
         self.tierer = Tierer(self.context, self.open_topics, self.transactions.all_positions)
         self.context.fencing = self.tierer.claims
         self.context.publisher = Publisher(self.tierer.tails, pause=self.lifecycle.pause_or_fail)
@@ -164,6 +168,7 @@ class LocalStore(Store):
         if self.passes is not None:
             self.passes.stop()
         error: Exception | None = self._publish_rest()
+        self.commits.quiesce()
         topics.begin_closing()
         for writer in topics.writers():
             try:
@@ -183,6 +188,7 @@ class LocalStore(Store):
             server.close()
         for ticker in self.tickers:
             ticker.stop()
+        self.commits.close()
         lifecycle.end()
         for topic in topics.opened_topics():
             topic.listeners.notify()
@@ -321,6 +327,15 @@ class LocalStore(Store):
         finish_deletions(self.tierer.claims, self.context.catalog, name)
         self.tierer.drop_deleted()
         self._topics.pop(name, None)
+
+    def transaction(self, name: str | None = None) -> LocalTransaction:
+        self.lifecycle.check_writable()
+        if self.context.tiers.locations.cold_url is not None:
+            raise ConfigError(
+                f"the store {self.url} has a bucket, and this release ships no transactions to one; use a store without it"
+            )
+        session = "" if name is None else self.transactions.begin_transaction(name)
+        return LocalTransaction(self.open_topics, self.commits, name, session)
 
     def consumers(self) -> list[Position]:
         return self.transactions.all_positions()

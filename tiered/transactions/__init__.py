@@ -1,4 +1,4 @@
-"""The transaction log: the topic `__transactions`, which holds the positions and sessions of consumers.
+"""Transactions, and their log: the topic `__transactions`, which also holds the positions and sessions of consumers.
 
-Other packages import `positions` and `transaction_log`.
+Other packages import `commits`, `parts`, `positions`, `transaction_log` and `transaction_rows`.
 """

@@ -40,7 +40,12 @@ TRANSACTIONS_SCHEMA = pa.schema(
 """The columns of the transaction log."""
 
 SESSION, COMMIT, REMOVED = "session", "commit", "removed"
-"""The kinds of records. A session owns the partitions of its positions, and keeps the offsets that they have."""
+BEGIN, TRANSACTION, APPLIED = "begin", "transaction", "applied"
+"""The kinds of records. A session owns the partitions of its positions, and keeps the offsets that they have.
+
+`BEGIN` makes a session the newest of a transaction's name. `TRANSACTION` commits positions, too. `APPLIED` says only how far
+transactions are durable in their partitions.
+"""
 
 _EPOCH = datetime.fromtimestamp(0, UTC)
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
@@ -111,9 +116,11 @@ class PositionTable:
             place = item["consumer"], item["topic"], item["partition"]
             if kind == REMOVED:
                 self._positions.pop(place, None)
-            elif kind in (SESSION, COMMIT):
+            elif kind in (SESSION, COMMIT, TRANSACTION):
                 known = self._positions.get(place)
                 note = row["note"] or "" if kind == SESSION or known is None else known.note
+                # The session of such a record is the transaction's, and only the owner of a position moves it.
+                owner = known.session if kind == TRANSACTION and known is not None else row["session"]
                 self._positions[place] = Position(
                     *place[:2],
                     UUID(item["topic_id"]),
@@ -121,7 +128,7 @@ class PositionTable:
                     item["offset"],
                     item["lineage"],
                     _us(item["committed"]),
-                    row["session"],
+                    owner,
                     note,
                 )
 
@@ -172,20 +179,16 @@ def check_not_own(topic: str) -> None:
         raise own_topic(topic)
 
 
-def check_consumer_name(name: object) -> str:
+def check_consumer_name(name: object, what: str = "consumer") -> str:
     """Return the name of a consumer; raise `ConfigError` unless it is text of 1 to 255 bytes without control characters."""
     if not isinstance(name, str) or not name or _CONTROL.search(name):
-        raise ConfigError(
-            f"the name of a consumer is text without control characters, not {str(name)[:60]!r}"
-        )
+        raise ConfigError(f"the name of a {what} is text without control characters, not {str(name)[:60]!r}")
     try:
         size = len(name.encode())
     except UnicodeEncodeError:
-        raise ConfigError(
-            f"the name of a consumer is text that UTF-8 can encode, not {name[:60]!r}"
-        ) from None
+        raise ConfigError(f"the name of a {what} is text that UTF-8 can encode, not {name[:60]!r}") from None
     if size > _NAME_BYTES_MAX:
-        raise ConfigError(f"the name of a consumer has at most {_NAME_BYTES_MAX} bytes; this one has {size}")
+        raise ConfigError(f"the name of a {what} has at most {_NAME_BYTES_MAX} bytes; this one has {size}")
     return name
 
 

@@ -1,11 +1,12 @@
-"""`TransactionLog`: the positions and sessions of a store's consumers, durable in a topic of the store.
+"""`TransactionLog`: positions and sessions of consumers, and decided transactions, durable in a topic of the store.
 
 Every change is one record of the topic `__transactions`, which has one partition. The first use replays the topic from its
 start offset. The process that writes the store applies its own records as it appends them; another process reads what
 was appended since.
 
 The topic stays small: after some thousands of records, the writer rolls its segment, appends the whole table again, makes
-it durable, and moves the start offset to it. A crash between these steps repeats them.
+it durable, and moves the start offset to it, or to the first transaction that may not be durable in its partitions. A crash
+between these steps repeats them.
 """
 
 from __future__ import annotations
@@ -14,22 +15,33 @@ import logging
 import os
 import socket
 import threading
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 from uuid import uuid4
+
+import pyarrow as pa
 
 from ..engine.append import append_prepared, prepare_record
 from ..engine.context import StoreContext
 from ..engine.open_topics import OpenTopic, OpenTopics
-from ..engine.read import offset_ranges, records, refresh
-from ..engine.topics import delete_before
+from ..engine.read import offset_ranges, refresh, snapshots
+from ..engine.topics import add_columns, delete_before
 from ..errors import ConfigError, CorruptionError, Fenced, TieredError, TopicNotFound
-from ..format.schema import TRANSACTIONS_TOPIC
+from ..format.block_rows import encode_blocks
+from ..format.document import TRANSACTIONS_FEATURE
+from ..format.schema import TIMESTAMP, TRANSACTIONS_TOPIC, body_schema
 from ..format.topic_meta import TopicMeta
+from ..reader.read import read_splits
+from ..reader.rows import Query
+from .decided import Decided, DecidedTable
+from .parts import PARTS_COLUMNS, TRANSACTIONS_PRODUCER, Part
 from .positions import (
+    APPLIED,
+    BEGIN,
     COMMIT,
     REMOVED,
     SESSION,
+    TRANSACTION,
     TRANSACTIONS_SCHEMA,
     Position,
     PositionTable,
@@ -41,6 +53,37 @@ _log = logging.getLogger("tiered.topic")
 
 RENEW_RECORDS_MIN = 1 << 14
 """The least number of records after which the table is appended again; with many positions it is four times as many."""
+
+
+RENEW_BYTES_MIN = 256 << 20
+"""The least bytes of rows of transactions after which the table is appended again."""
+
+
+class Moves(NamedTuple):
+    """Positions to store, if the session still owns them.
+
+    Attributes
+    ----------
+    offsets
+        By partition: the offset of the next record, and the epoch of the partition's lineage.
+    """
+
+    consumer: str
+    meta: TopicMeta
+    session: str
+    offsets: Mapping[int, tuple[int, int]]
+
+
+class Decision(NamedTuple):
+    """What the log checks and stores of a transaction besides its rows; without a name nothing fences it."""
+
+    name: str | None
+    session: str
+    moves: tuple[Moves, ...]
+
+
+Placed = tuple[Sequence[Part], Sequence[bytes]]
+"""The parts of a transaction, and their blocks."""
 
 
 class TransactionLog:
@@ -58,6 +101,8 @@ class TransactionLog:
         self._create = create
         self._lock = threading.RLock()
         self._table = PositionTable()
+        self._decided = DecidedTable()
+        self._holds_transactions = False
         self._topic: OpenTopic | None = None
         self._end = 0
         self._records = 0
@@ -110,18 +155,31 @@ class TransactionLog:
         refresh(topic)
         log = offset_ranges(topic)[0]
         if self._topic is None or self._topic.meta.topic_id != topic.meta.topic_id or self._end < log.start:
-            self._table, self._end, self._records = PositionTable(), log.start, 0
-        for item in records(topic, 0, self._end, log.end - self._end, False):
+            self._table, self._decided, self._end, self._records = (
+                PositionTable(),
+                DecidedTable(),
+                log.start,
+                0,
+            )
+        names = [name for name in topic.schema.names if name != "data"]
+        for offset, row in _rows(topic, names, self._end, log.end):
             try:
-                self._table.apply(item.value)
+                self._apply(offset, row)
             except (TypeError, ValueError, KeyError) as error:
                 raise CorruptionError(
                     f"a record of the transaction log is none: {error}",
                     where=f"topic {topic.name!r}",
-                    offsets=(item.offset, item.offset + 1),
+                    offsets=(offset, offset + 1),
                 ) from None
-            self._records += 1
         self._topic, self._end = topic, log.end
+
+    def _apply(self, offset: int, row: Mapping[str, Any]) -> None:
+        """Take over the record at an offset."""
+        self._table.apply(row)
+        self._decided.apply(offset, row)
+        if row["kind"] in (BEGIN, TRANSACTION) and row["id"]:
+            self._decided.use(row["id"], row["session"])
+        self._records += 1
 
     # -- changing --------------------------------------------------------------------------------
 
@@ -173,25 +231,31 @@ class TransactionLog:
             A newer session owns one of the partitions; nothing was stored.
         ReadOnly, StoreClosed, DiskFull, PartitionPoisoned, ColdStorageError
         """
-        now = self._context.clock()
         with self._lock:
             topic = self._writable()
-            if not offsets:
-                if all(item.session != session for item in self._table.of(consumer, meta.name).values()):
-                    raise _fenced(consumer, meta.name, None, None)
+            moved = self._moved(Moves(consumer, meta, session, offsets), self._context.clock())
+            if not moved:
                 return
-            for partition in offsets:
-                owner = self._table.at((consumer, meta.name, partition))
-                if owner is None or owner.session != session:
-                    raise _fenced(consumer, meta.name, partition, owner)
-            moved = [
-                Position(consumer, meta.name, meta.topic_id, partition, offset, lineage, now, session, "")
-                for partition, (offset, lineage) in sorted(offsets.items())
-            ]
             end = self._append(topic, record(COMMIT, consumer, session, moved))
         if sync if sync is not None else topic.waits:
             topic.wait_safe(0, end, sync)
-        self._renew_if_due(topic)
+        self.renew_if_due()
+
+    def _moved(self, moves: Moves, now_us: int) -> list[Position]:
+        """Return the positions to store; raise `Fenced` unless the session owns them all. The caller holds the lock."""
+        consumer, meta, session, offsets = moves
+        if not offsets and all(
+            item.session != session for item in self._table.of(consumer, meta.name).values()
+        ):
+            raise _fenced(consumer, meta.name, None, None)
+        for partition in offsets:
+            owner = self._table.at((consumer, meta.name, partition))
+            if owner is None or owner.session != session:
+                raise _fenced(consumer, meta.name, partition, owner)
+        return [
+            Position(consumer, meta.name, meta.topic_id, partition, offset, lineage, now_us, session, "")
+            for partition, (offset, lineage) in sorted(offsets.items())
+        ]
 
     def remove(self, consumer: str, topic_name: str | None = None) -> list[Position]:
         """Forget a consumer, in one topic or in all; return the positions that it had. The change is durable.
@@ -222,14 +286,166 @@ class TransactionLog:
     def _append(self, topic: OpenTopic, row: dict[str, Any]) -> int:
         """Append one record and apply it; return the offset behind it. The caller holds the lock."""
         appended = append_prepared(topic, prepare_record(topic, row, None, None, None, 0))
-        self._table.apply(row)
-        self._records += 1
+        self._apply(appended.offset, row)
         self._end = appended.offset + 1
         return self._end
 
-    def _renew_if_due(self, topic: OpenTopic) -> None:
+    # -- transactions ----------------------------------------------------------------------------
+
+    def begin_transaction(self, name: str) -> str:
+        """Make a new session the newest of a transaction's name, and return it. It is durable.
+
+        Raises
+        ------
+        ConfigError, ReadOnly, StoreClosed, DiskFull, PartitionPoisoned
+        """
+        check_consumer_name(name, "transaction")
+        session = uuid4().hex
         with self._lock:
-            if self._records < max(RENEW_RECORDS_MIN, 4 * len(self._table)):
+            topic = self._transactional()
+            note = f"{socket.gethostname()}, process {os.getpid()}"
+            end = self._append(topic, record(BEGIN, name, session, (), note))
+        topic.wait_safe(0, end, True)
+        return session
+
+    def check_owner(self, decision: Decision) -> None:
+        """Raise `Fenced` unless the session is the newest of its name, and owns the positions to store."""
+        with self._lock:
+            self._writable()
+            self._owned(decision, 0)
+
+    def decide(
+        self, decisions: Sequence[Decision], place: Callable[[int], Placed]
+    ) -> tuple[list[Fenced | None], int]:
+        """Append the records of transactions by one write, all or none. They count once `sync_to` has returned.
+
+        Parameters
+        ----------
+        place
+            Gives the rows of the transaction of an index their offsets; called in order, for those that are not fenced.
+
+        Returns
+        -------
+        (list, int)
+            For each transaction the error if it was fenced; the offset behind the last record.
+
+        Raises
+        ------
+        DiskFull, StoreClosed, CorruptionError
+            None was appended.
+        PartitionPoisoned
+            Some may have been.
+        """
+        errors: list[Fenced | None] = []
+        rows: list[dict[str, Any]] = []
+        with self._lock:
+            topic, now_us = self._transactional(), self._context.clock()
+            applied = self._decided.first_open(self._end)
+            for at, decision in enumerate(decisions):
+                try:
+                    moved = self._owned(decision, now_us)
+                except Fenced as error:
+                    errors.append(error)
+                    continue
+                errors.append(None)
+                parts, data = place(at)
+                row = record(TRANSACTION, decision.name or "", decision.session, moved)
+                row |= {"parts": [part.to_row() for part in parts], "data": data, "applied": applied}
+                rows.append(row)
+            if rows:
+                with topic.writer(0).held() as held:
+                    first = held.end_offset
+                    held.append(encode_blocks(_body(topic, rows, now_us)))
+                    self._end = held.end_offset
+                for at, row in enumerate(rows):
+                    self._apply(first + at, row)
+            return errors, self._end
+
+    def _owned(self, decision: Decision, now_us: int) -> list[Position]:
+        """Return the positions to store; raise `Fenced` for an older session. The caller holds the lock."""
+        if decision.name is not None and self._decided.session(decision.name) != decision.session:
+            raise Fenced(
+                f"a newer session of transaction {decision.name!r} began, or it was not used for long; nothing was committed"
+            )
+        return [position for moves in decision.moves for position in self._moved(moves, now_us)]
+
+    def sync_to(self, end: int) -> None:
+        """Make the records before `end` durable.
+
+        Raises
+        ------
+        DiskFull, PartitionPoisoned, StoreClosed
+        """
+        with self._lock:
+            topic = self._writable()
+        topic.writer(0).sync_to(end)
+
+    def open_transactions(self) -> list[Decided]:
+        """Return the decided transactions that are not known to be durable in all their partitions, in order.
+
+        A decision that a process wrote before it was killed counts only once it is durable, so this makes the log durable.
+        """
+        with self._lock:
+            self._transactional().writer(0)  # which syncs what it recovers
+            return self._decided.open()
+
+    @property
+    def holds_transactions(self) -> bool:
+        """Whether this process began or completed transactions."""
+        return self._holds_transactions
+
+    @property
+    def open_count(self) -> int:
+        """The number of transactions in `open_transactions`."""
+        return len(self._decided)
+
+    def data_of(self, decided: Decided) -> list[bytes]:
+        """Return the blocks of a transaction."""
+        with self._lock:
+            topic = self._writable()
+        for _, row in _rows(topic, ["data"], decided.offset, decided.offset + 1):
+            return list(row["data"])
+        raise CorruptionError("a transaction is missing", where=f"topic {topic.name!r}")
+
+    def forget(self, durable: Iterable[Decided]) -> None:
+        """Remove transactions that are durable in all their partitions."""
+        with self._lock:
+            self._decided.forget(durable)
+
+    def mark_applied(self) -> None:
+        """Store durably that no transaction is open, unless the log says so."""
+        with self._lock:
+            if self._topic is None or not self._decided.is_unmarked:
+                return
+            topic = self._writable()
+            end = self._append(topic, {**record(APPLIED, "", "", ()), "applied": self._end})
+        topic.writer(0).sync_to(end)
+
+    def _transactional(self) -> OpenTopic:
+        """Return the topic to append to, with the columns of transactions. The caller holds the lock."""
+        topic = self._writable()
+        if not self._holds_transactions:
+            # In this order: a release without transactions never sees one.
+            self._context.catalog.add_feature(TRANSACTIONS_FEATURE)
+            self._context.pinned_producers.add(TRANSACTIONS_PRODUCER)
+            if "parts" not in topic.schema.names:
+                add_columns(topic, PARTS_COLUMNS)
+            self._holds_transactions = True
+        return topic
+
+    # -- renewal ---------------------------------------------------------------------------------
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the log is long enough to be renewed."""
+        records_max = max(RENEW_RECORDS_MIN, 4 * len(self._table))
+        return self._records >= records_max or self._decided.bytes >= RENEW_BYTES_MIN
+
+    def renew_if_due(self) -> None:
+        """Append the table again if the log is long, and move the start offset to it."""
+        with self._lock:
+            topic = self._topic
+            if topic is None or not self.is_due:
                 return
             try:
                 self._renew(topic)
@@ -239,10 +455,33 @@ class TransactionLog:
 
     def _renew(self, topic: OpenTopic) -> None:
         topic.writer(0).roll()
-        start, self._records = self._end, 0
+        start, self._records = self._decided.first_open(self._end), 0
+        self._decided.bytes = 0
         for row in self._table.records():
             self._append(topic, row)
+        for name, session in self._decided.sessions().items():
+            self._append(topic, record(BEGIN, name, session, ()))
         delete_before(topic, start, 0)  # which makes the new records durable first
+
+
+def _rows(
+    topic: OpenTopic, names: Sequence[str], start: int, end: int
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the records at offsets ``[start, end)`` with these columns."""
+    if start >= end:
+        return
+    (part,) = snapshots(topic, [0], start, end)
+    query = Query(columns=("offset", *names))
+    tiers, check = topic.context.tiers, topic.context.lifecycle.check
+    for batch in read_splits(tiers, topic.meta, part.splits, query, check=check):
+        for row in batch.to_pylist():
+            yield row.pop("offset"), row
+
+
+def _body(topic: OpenTopic, rows: list[dict[str, Any]], now_us: int) -> pa.RecordBatch:
+    schema = body_schema(topic.schema)
+    arrays = [pa.array([row.get(field.name) for row in rows], field.type) for field in topic.schema]
+    return pa.RecordBatch.from_arrays([pa.array([now_us] * len(rows), TIMESTAMP), *arrays], schema=schema)
 
 
 class TopicPositions:

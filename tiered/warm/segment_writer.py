@@ -113,6 +113,16 @@ class SegmentWriter:
         writer.end_offset, writer.last_append_us = scan.end_offset, scan.last_append_us
         return writer
 
+    def make_room(self, length: int) -> None:
+        """Reserve room for blocks of `length` bytes, where the file system can.
+
+        Raises
+        ------
+        DiskFull, OSError
+        """
+        self._check_settled()
+        self._tail.reserve(self.position, length)
+
     def append(
         self,
         bodies: Sequence[Body],

@@ -205,6 +205,11 @@ class RemoteStore(Store):
             consumers=None if behind is None else tuple(ConsumerLag(**item) for item in behind),
         )
 
+    def transaction(self, name: str | None = None) -> Never:  # noqa: ARG002
+        raise ConfigError(
+            f"the store {self.url} is behind a server, which commits no transactions in this release; open its directory"
+        )
+
     def consumers(self) -> list[Position]:
         self.lifecycle.check()
         return positions_from_json(self.connection.action("consumers", {})["positions"])

@@ -1,4 +1,5 @@
-"""The interface of local, bucket and served stores: abstract `Store`, `Topic`, `Producer` and `Server`, and `Consumer`.
+"""The interface of local, bucket and served stores: abstract `Store`, `Topic`, `Producer`, `Transaction` and
+`Server`, and `Consumer`.
 
-Other packages import `consumer`, `producer`, `server`, `store` and `topic`.
+Other packages import `consumer`, `producer`, `server`, `store`, `topic` and `transaction`.
 """

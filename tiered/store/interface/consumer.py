@@ -30,6 +30,7 @@ from ...format.timestamps import plain_int
 from ...format.topic_meta import TopicMeta
 from ...reader.query import check_sync, select_partitions
 from ...transactions.positions import Position, check_consumer_name
+from ...transactions.transaction_log import Moves
 
 _RECORDS_MAX = 10_000
 _ITERATION_SECONDS = 1.0
@@ -320,6 +321,11 @@ class Consumer:
 
     # -- positions -------------------------------------------------------------------------------
 
+    @property
+    def topic(self) -> ConsumedTopic:
+        """The topic that it reads."""
+        return self._topic
+
     def position(self) -> dict[int, int]:
         """Return the offset of the next record, by partition."""
         return dict(self._positions)
@@ -382,6 +388,15 @@ class Consumer:
         check_sync(sync)
         self._check()
         with self._lock:
+            moves = self.moves(offsets)
+            # Without a new position this asks whether the session still owns the partitions.
+            self._store.commit(self.name, self._session, moves.offsets, sync)
+            self.moved(moves)
+
+    def moves(self, offsets: Mapping[int, int] | None = None) -> Moves:
+        """Return the positions that `commit` would store; `Transaction.commit_position` takes them."""
+        self._check()
+        with self._lock:
             if not self._session:
                 raise ReadOnly(
                     f"consumer {self.name!r} reads only: open the store to write it, or by the address of its server, to "
@@ -395,10 +410,13 @@ class Consumer:
                     for partition, at in self._positions.items()
                     if self._committed.get(partition) != at
                 }
-            # Without a new position this asks whether the session still owns the partitions.
             moved = {partition: (at, self._lineages[partition]) for partition, at in chosen.items()}
-            self._store.commit(self.name, self._session, moved, sync)
-            self._committed.update(chosen)
+            return Moves(self.name, self._topic.meta, self._session, moved)
+
+    def moved(self, moves: Moves) -> None:
+        """Note that positions are stored."""
+        with self._lock:
+            self._committed.update({partition: at for partition, (at, _) in moves.offsets.items()})
 
     def _checked(self, offsets: Mapping[int, int], log: Mapping[int, OffsetRange]) -> dict[int, int]:
         if not isinstance(offsets, Mapping):

@@ -21,6 +21,7 @@ from ...transactions.positions import Position
 from ...verify.report import VerifyReport
 from .server import Server
 from .topic import Topic
+from .transaction import Transaction
 
 
 class Store(ABC):
@@ -142,6 +143,23 @@ class Store(ABC):
         TopicNotFound, ReadOnly
         Fenced, ColdStorageError, CorruptionError
             Nothing was done.
+        """
+
+    @abstractmethod
+    def transaction(self, name: str | None = None) -> Transaction:
+        """Begin a transaction: appends to several topics, and positions of consumers, all or none.
+
+        Parameters
+        ----------
+        name
+            Begins a session: an older transaction of this name raises `Fenced` at its commit. Without a name nothing fences
+            the transaction.
+
+        Raises
+        ------
+        ConfigError
+            The name is not valid, or the store has a bucket: transactions do not go to a bucket yet.
+        ReadOnly, StoreClosed, DiskFull, PartitionPoisoned
         """
 
     @abstractmethod

@@ -1,0 +1,264 @@
+"""Transactions are all or nothing: through crashes at every operation of the disk, and errors of every operation."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pytest
+
+import tiered
+from tests.support.clock import Clock
+from tests.support.disk_model import BYTES, EVERYTHING, LAST, NAMES, NOTHING, Image, Loss, some
+from tests.support.recorder import Recorder
+from tests.support.stores import let_go, stepwise
+from tiered.engine.host import Host
+from tiered.errors import DiskFull, PartitionPoisoned, TieredError
+from tiered.hot.held_partition import HeldPartition
+from tiered.transactions import transaction_log
+from tiered.transactions.commits import Commits
+
+TYPED = pa.schema([("n", pa.int64()), ("text", pa.string())])
+PLACES = (("events", 0), ("events", 1), ("sums", 0))
+ORDINARY = 1_000_000
+
+
+@pytest.fixture(autouse=True)
+def renew_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the transaction log be shortened after a few records, as it is after thousands."""
+    monkeypatch.setattr(transaction_log, "RENEW_RECORDS_MIN", 7)
+
+
+def opened(recorder: Recorder, **store: Any) -> Any:
+    settings = stepwise(store, offload="off")
+    return tiered.open(recorder.root / "data", settings=settings, host=Host(clock=Clock(), fs=recorder))
+
+
+def rows_of(store: Any) -> dict[tuple[str, int], list[int]]:
+    """The numbers in each partition, in the order of offsets."""
+    found: dict[tuple[str, int], list[int]] = {place: [] for place in PLACES}
+    for topic, column in (("events", "value"), ("sums", "n")):
+        if topic in store.topics():
+            for row in store.topic(topic).scan().to_arrow().sort_by("offset").to_pylist():
+                found[topic, row["partition"]].append(int(row[column]))
+    return found
+
+
+class Promise(NamedTuple):
+    """What a commit that returned at a point of the journal had promised."""
+
+    index: int
+    number: int
+    ranges: dict[str, list[tiered.OffsetRange]]
+
+
+class Life:
+    """Transactions over three partitions and a position, between other appends, on a recorded disk."""
+
+    def __init__(self, root: Path) -> None:
+        root.mkdir()
+        self.recorder = Recorder(root)
+        self.promises: list[Promise] = []
+        self.begun: list[tuple[int, int]] = []
+        number = 0
+        for life in range(3):
+            with opened(self.recorder) as store:
+                if life == 0:
+                    store.create_topic("events", partitions=2)
+                    store.create_topic("sums", schema=TYPED, key="n")
+                with store.topic("events").consumer("billing", start="latest") as consumer:
+                    for _ in range(4):
+                        self.transact(store, consumer, number)
+                        number += 1
+                if life == 1:
+                    store.topic("sums").add_columns(pa.schema([("more", pa.int64())]))
+
+    def transact(self, store: Any, consumer: Any, number: int) -> None:
+        events, sums = store.topic("events"), store.topic("sums")
+        events.append(b"%d" % (ORDINARY + number), partition=number % 2)
+        sums.append({"n": ORDINARY + number})
+        consumer.seek("latest")
+        self.begun.append((len(self.recorder.journal), number))
+        with store.transaction("etl") as transaction:
+            for partition in {0, number % 2}:
+                transaction.append(events, b"%d" % number, partition=partition)
+            if number % 3:
+                transaction.append_many("sums", [{"n": number}] * (number % 3))
+            if number % 4 == 1:
+                transaction.append_batch("events", pa.table({"value": [b"%d" % number] * 3}), partition=1)
+            transaction.commit_position(consumer)
+        self.promises.append(Promise(len(self.recorder.journal), number, transaction.ranges))
+
+    def crashes(self) -> Any:
+        def losses(index: int) -> list[Loss]:
+            return [NOTHING, EVERYTHING, LAST, (NAMES, BYTES, some(index))[index % 3]]
+
+        return self.recorder.crashes(losses)
+
+
+def parts_of(number: int) -> dict[tuple[str, int], int]:
+    """How many rows a transaction has in each partition."""
+    parts = {("events", partition): 1 for partition in {0, number % 2}}
+    if number % 4 == 1:
+        parts["events", 1] = parts.get(("events", 1), 0) + 3
+    if number % 3:
+        parts["sums", 0] = number % 3
+    return parts
+
+
+def check(life: Life, root: Path, image: Image, index: int) -> None:
+    """Each transaction is there wholly or not, in order; one that had returned is there, at its offsets."""
+    promised = [item for item in life.promises if item.index <= index]
+    begun = [number for at, number in life.begun if at < index]
+    with opened(Recorder(root, image)) as store:
+        found = rows_of(store)
+        there = sorted({number for rows in found.values() for number in rows if number < ORDINARY})
+        assert there == list(range(len(there)))
+        for number in there:
+            held = {place: rows.count(number) for place, rows in found.items() if number in rows}
+            assert held == parts_of(number)
+        assert len(promised) <= len(there) <= len(begun)
+        for item in promised:
+            for topic, ranges in item.ranges.items():
+                for partition, start, end in ranges:
+                    assert set(found[topic, partition][start:end]) == {item.number}
+        for rows in found.values():
+            own = [number for number in rows if number < ORDINARY]
+            assert own == sorted(own)
+        assert [item.offset is not None for item in store.consumers()] in ([], [bool(there)] * 2)
+        if there:
+            with store.transaction("etl") as transaction:
+                transaction.append("events", b"77", partition=1)
+                transaction.append("sums", {"n": 77})
+            found["events", 1].append(77)
+            found["sums", 0].append(77)
+    with tiered.open(root / "data", read_only=True) as reader:
+        assert rows_of(reader) == found
+
+
+def check_crashes(life: Life, folder: Path) -> int:
+    """Check what each crash could leave; return how many differ."""
+    seen: set[int] = set()
+    for index, _, image in life.crashes():
+        if image.key() not in seen:
+            root = folder / f"{len(seen)}"
+            root.mkdir()
+            check(life, root, image, index)
+            shutil.rmtree(root)
+            seen.add(image.key())
+    return len(seen)
+
+
+def test_a_crash_anywhere_leaves_no_part_of_a_transaction(tmp_path: Path) -> None:
+    assert check_crashes(Life(tmp_path / "life"), tmp_path) > 200
+
+
+def no_sync_of_the_log(commits: Commits, held: dict[Any, HeldPartition], end: int) -> dict[Any, TieredError]:
+    for partition in held.values():
+        partition.sync()
+    return {}
+
+
+def no_sync_of_what_lies_before(
+    commits: Commits, held: dict[Any, HeldPartition], end: int
+) -> dict[Any, TieredError]:
+    commits.log.sync_to(end)
+    return {}
+
+
+def forget_all(commits: Commits) -> None:
+    commits.log.forget(commits.log.open_transactions())
+    commits.log.mark_applied()
+
+
+STEPS: dict[str, tuple[str, Callable[..., object]]] = {
+    "the decision is durable before the rows are applied": ("_sync", no_sync_of_the_log),
+    "what lies before the rows is durable before the commit returns": ("_sync", no_sync_of_what_lies_before),
+    "an opening appends the rows that are missing": ("complete", lambda *_: None),
+    "a start of the store opens the partitions of open transactions": ("recover", lambda *_: None),
+    "a transaction is forgotten once its rows are durable": ("settle", forget_all),
+}
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_each_protective_step_is_needed(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without it, some crash leaves a part of a transaction."""
+    monkeypatch.setattr(Commits, *STEPS[name])
+    with pytest.raises(AssertionError):
+        check_crashes(Life(tmp_path / "life"), tmp_path)
+
+
+class Fault:
+    """Lets one operation of a disk fail."""
+
+    def __init__(self, step: int, error: Callable[[], Exception], names: tuple[str, ...]) -> None:
+        self.left, self.error, self.names = step, error, names
+
+    def __call__(self, name: str) -> None:
+        if name in self.names:
+            self.left -= 1
+            if self.left == -1:
+                raise self.error()
+
+
+FAULTS: dict[str, tuple[Callable[[], Exception], tuple[str, ...]]] = {
+    "no room": (lambda: DiskFull("no room (injected)"), ("write", "create", "reserve")),
+    "a failed write": (lambda: OSError(5, "Input/output error (injected)"), ("write", "truncate")),
+    "a failed sync": (lambda: OSError(5, "Input/output error (injected)"), ("sync", "sync_directory")),
+}
+
+
+@pytest.mark.parametrize("kind", FAULTS)
+def test_a_failed_operation_leaves_no_part_of_a_transaction(kind: str, tmp_path: Path) -> None:
+    """A commit that raises an error without the word committed left nothing; the store goes on, or says that it cannot."""
+    error, names = FAULTS[kind]
+    failures = 0
+    for step in range(200):
+        (tmp_path / f"{step}").mkdir()
+        recorder = Recorder(tmp_path / f"{step}")
+        store = opened(recorder)
+        store.create_topic("events", partitions=2)
+        store.create_topic("sums", schema=TYPED, key="n")
+        with store.transaction("etl") as transaction:
+            transaction.append("events", b"0", partition=0)
+            transaction.append("events", b"0", partition=1)
+            transaction.append("sums", {"n": 0})
+        recorder.fault = fault = Fault(step, error, names)
+        certain, possible = [0], [0]
+        for number in range(1, 6):
+            with suppress(TieredError):
+                store.topic("events").append(b"%d" % (ORDINARY + number), partition=1)
+            try:
+                with store.transaction("etl" if number == 3 else None) as transaction:
+                    transaction.append("events", b"%d" % number, partition=0)
+                    transaction.append("events", b"%d" % number, partition=1)
+                    transaction.append("sums", {"n": number})
+                certain.append(number)
+                possible.append(number)
+            except PartitionPoisoned as failed:
+                possible.append(number)
+                if "is committed, but" in str(failed):
+                    certain.append(number)
+            except TieredError:
+                pass
+        recorder.fault = None
+        let_go(store)
+        with tiered.open(tmp_path / f"{step}/data", settings=stepwise(offload="off")) as again:
+            found = rows_of(again)
+            there = [number for number in found["events", 0] if number]
+            for place in PLACES:
+                assert [number for number in found[place] if 0 < number < ORDINARY] == there
+            assert set(certain) <= {0, *there} <= set(possible)
+            with again.transaction("etl") as transaction:
+                transaction.append("sums", {"n": 9})
+            assert rows_of(again)["sums", 0] == [0, *there, 9]
+        shutil.rmtree(tmp_path / f"{step}")
+        if fault.left >= 0:
+            break
+        failures += certain != [0, 1, 2, 3, 4, 5]
+    assert fault.left >= 0
+    assert failures > 3

@@ -1,0 +1,417 @@
+"""`Commits`: makes transactions atomic over topics, partitions and positions of consumers.
+
+A commit is three steps:
+
+1. *Hold.* Nobody else appends to the partitions of the transaction, so the offsets of its rows are known.
+2. *Decide.* One record of the transaction log gets the rows, their offsets and the positions. It is made durable, and so is
+   what lies before the rows in their partitions. From here on the transaction is committed.
+3. *Apply.* The rows are appended to their partitions, which are then released.
+
+A crash before the record is durable leaves nothing. After it, the next writer of the store appends the rows that are missing,
+before anything else: each partition knows the number of the last row of a transaction that it has.
+
+One thread does this for all transactions: those that wait meanwhile share the next round and its syncs. It is not the
+thread that calls `commit`, so that Ctrl-C cannot come between the steps.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import ExitStack, suppress
+from uuid import UUID
+
+import numpy as np
+
+from ..base.worker_pool import WorkerPool
+from ..engine.context import StoreContext
+from ..engine.ingest import add_null_columns
+from ..engine.open_topics import OpenTopic, OpenTopics
+from ..engine.records import OffsetRange
+from ..errors import PartitionPoisoned, StoreClosed, TieredError, TopicNotFound, copy_error
+from ..format.block import Body, Numbers
+from ..format.block_rows import encode_blocks
+from ..format.document import TRANSACTIONS_FEATURE
+from ..format.ipc_message import read_batch
+from ..format.schema import TRANSACTIONS_TOPIC, body_schema
+from ..format.topic_meta import TopicMeta
+from ..hot.held_partition import HeldPartition
+from ..hot.partition_writer import PartitionWriter
+from .decided import Decided
+from .parts import TRANSACTIONS_PRODUCER, Part, block_data, part_batches
+from .transaction_log import Decision, Placed, TransactionLog
+from .transaction_rows import TRANSACTION_BYTES_MAX, EncodedPart
+
+_log = logging.getLogger("tiered.topic")
+
+_SYNC_THREADS = 8
+_OPEN_MAX = 1024
+
+Place = tuple[UUID, int]
+
+
+class _Commit:
+    """A transaction that waits for its commit, and the future with the ranges of its rows."""
+
+    def __init__(self, decision: Decision, parts: Sequence[EncodedPart]) -> None:
+        self.decision = decision
+        self.parts = {(part.topic.meta.topic_id, part.partition): part for part in parts}
+        self.length = sum(part.length for part in parts)
+        self.ranges: list[tuple[str, OffsetRange]] = []
+        self.error: TieredError | None = None
+        self.future: Future[list[tuple[str, OffsetRange]]] = Future()
+
+    def end(self) -> None:
+        """Give the caller the ranges, or the error."""
+        if self.error is not None:
+            self.future.set_exception(self.error)
+        else:
+            self.future.set_result(self.ranges)
+
+
+class Commits:
+    """The commits of one open store. Thread-safe."""
+
+    def __init__(self, context: StoreContext, topics: OpenTopics, log: TransactionLog) -> None:
+        self._context = context
+        self._topics = topics
+        self.log = log
+        self._waiting: deque[_Commit] = deque()
+        self._turn = threading.Lock()
+        self._thread = WorkerPool(1, "tiered-commit")
+        self._syncs = WorkerPool(_SYNC_THREADS, "tiered-commit-sync")
+        self._holds_transactions = False
+
+    # -- committing ------------------------------------------------------------------------------
+
+    def commit(self, decision: Decision, parts: Sequence[EncodedPart]) -> list[tuple[str, OffsetRange]]:
+        """Commit a transaction; return its topics and ranges. It is durable.
+
+        Raises
+        ------
+        Fenced
+            A newer session owns the name or a position; nothing was committed.
+        TopicNotFound, DiskFull, StoreClosed, ReadOnly, StoreLocked, CorruptionError
+            Nothing was committed.
+        PartitionPoisoned
+            The disk failed. The message says whether the transaction is committed.
+        """
+        self._context.lifecycle.check_writable()
+        if not parts and not decision.moves:
+            if decision.name is not None:
+                self.log.check_owner(decision)
+            return []
+        for part in parts:
+            part.topic.writer(part.partition)  # an error of opening concerns this transaction alone
+        commit = _Commit(decision, parts)
+        self._waiting.append(commit)
+        if self._thread.submit(self._run) is None:
+            raise StoreClosed(f"the store {self._context.url} is being closed")
+        return commit.future.result()
+
+    def _run(self) -> None:
+        """Commit what waits."""
+        while group := self._take():
+            with self._turn:
+                try:
+                    self._commit(group)
+                except BaseException as error:
+                    for commit in group:
+                        commit.error = commit.error or _unexpected(error)
+                    raise
+                finally:
+                    for commit in group:
+                        commit.end()
+                self._renew_if_due()
+
+    def _take(self) -> list[_Commit]:
+        """Return the transactions that wait, up to the rows of a full one."""
+        group: list[_Commit] = []
+        length = 0
+        while self._waiting and (not group or length + self._waiting[0].length <= TRANSACTION_BYTES_MAX):
+            group.append(self._waiting.popleft())
+            length += group[-1].length
+        return group
+
+    def _commit(self, group: list[_Commit]) -> None:
+        with ExitStack() as holds:
+            held = self._hold(group, holds)
+            group = [commit for commit in group if commit.error is None]
+            placing = _Placing(group, held)
+            try:
+                errors, end = self.log.decide([commit.decision for commit in group], placing.place)
+                for commit, error in zip(group, errors, strict=True):
+                    commit.error = error
+                group = [commit for commit in group if commit.error is None]
+                unsynced = self._sync(held, end)
+            except PartitionPoisoned as error:
+                _fail_unknown(group, held.values(), error)
+                return
+            except TieredError as error:
+                for commit in group:
+                    commit.error = copy_error(error)
+                return
+            except BaseException as error:
+                _fail_unknown(group, held.values(), error)
+                raise
+            self._apply(held, placing, unsynced)
+        for commit in group:
+            if not unsynced.keys().isdisjoint(commit.parts):
+                commit.error = PartitionPoisoned(
+                    "the transaction is committed, but the disk of a partition failed before its rows were there "
+                    f"({next(iter(unsynced.values()))}): open the store again, which appends them"
+                )
+        for commit in group:
+            for part in commit.parts.values():
+                with suppress(TieredError):  # the next append raises it
+                    part.topic.writer(part.partition).sync_if_due()
+
+    def _hold(self, group: Sequence[_Commit], holds: ExitStack) -> dict[Place, HeldPartition]:
+        """Hold the partitions of all transactions, with room for their rows; what fails there fails its transactions."""
+        held: dict[Place, HeldPartition] = {}
+        for place in sorted({place for commit in group for place in commit.parts}):
+            users = [commit for commit in group if place in commit.parts and commit.error is None]
+            if not users:
+                continue
+            topic = users[0].parts[place].topic
+            try:
+                writer = topic.writer(place[1])
+                if writer.meta.schema_id < topic.meta.schema_id:
+                    writer.change_schema(topic.meta)
+                partition = holds.enter_context(writer.held())
+                for commit in users:
+                    commit.parts[place] = _in_schema(commit.parts[place], partition.meta)
+                partition.make_room(sum(commit.parts[place].length for commit in users))
+                held[place] = partition
+            except TieredError as error:
+                for commit in users:
+                    commit.error = copy_error(error)
+        return held
+
+    def _sync(self, held: dict[Place, HeldPartition], end: int) -> dict[Place, TieredError]:
+        """Make the decision durable, and what lies before the rows; return the errors of the latter."""
+        behind = {place: partition for place, partition in held.items() if not partition.is_durable}
+        running = {place: self._syncs.submit(partition.sync) for place, partition in behind.items()}
+        try:
+            self.log.sync_to(end)
+        finally:
+            failed: dict[Place, TieredError] = {}
+            for place, future in running.items():
+                try:
+                    behind[place].sync() if future is None else future.result()
+                except TieredError as error:
+                    failed[place] = error
+        return failed
+
+    def _apply(
+        self, held: dict[Place, HeldPartition], placing: _Placing, unsynced: dict[Place, TieredError]
+    ) -> None:
+        for place, partition in held.items():
+            bodies, numbers = placing.rows[place]
+            if not bodies or place in unsynced:
+                continue
+            try:
+                partition.append(bodies, numbers)
+            except BaseException as error:  # noqa: BLE001
+                # Nothing may be appended before these rows, which the next opening appends.
+                partition.fail(
+                    PartitionPoisoned(
+                        f"rows of a committed transaction could not be appended ({error}); open the store again, which "
+                        "appends them"
+                    )
+                )
+                _log.warning("a committed transaction waits for the next opening of the store: %s", error)
+
+    # -- completing ------------------------------------------------------------------------------
+
+    def recover(self) -> None:
+        """Append what is missing of the transactions that an earlier writer decided.
+
+        A partition that cannot be opened now keeps its rows in the log until it is.
+
+        Raises
+        ------
+        CorruptionError, UnsupportedFormat, DiskFull, PartitionPoisoned
+            The transaction log cannot be read.
+        """
+        if TRANSACTIONS_FEATURE not in self._context.catalog.features():
+            return
+        self._holds_transactions = True
+        for part in {
+            (part.topic, part.topic_id, part.partition): part for part in self._open_parts()
+        }.values():
+            try:
+                topic = self._topic_of(part)
+                if topic is not None:
+                    topic.writer(part.partition)
+            except TieredError as error:
+                _log.warning(
+                    "a transaction is not complete in partition %d of topic %r: %s",
+                    part.partition, part.topic, error,
+                )  # fmt: skip
+        self.settle()
+
+    def complete(self, meta: TopicMeta, partition: int, writer: PartitionWriter) -> None:
+        """Append to a partition what it lacks of decided transactions, before anything else is appended.
+
+        Raises
+        ------
+        CorruptionError, DiskFull, PartitionPoisoned
+        """
+        if not self._holds_transactions or meta.name == TRANSACTIONS_TOPIC:
+            return
+        for decided in self.log.open_transactions():
+            for at, part in enumerate(decided.parts):
+                if (part.topic_id, part.partition) == (meta.topic_id, partition):
+                    self._complete_part(meta, writer, decided, at)
+
+    def _complete_part(self, meta: TopicMeta, writer: PartitionWriter, decided: Decided, at: int) -> None:
+        part = decided.parts[at]
+        _, last = writer.last_sequence(TRANSACTIONS_PRODUCER)
+        if last >= part.first_number + part.rows - 1:
+            return
+        batches = part_batches(meta, decided.parts, self.log.data_of(decided), at)
+        ends = np.cumsum([batch.num_rows for batch in batches]) + part.first_number
+        numbers = [np.arange(end - batch.num_rows, end) for batch, end in zip(batches, ends, strict=True)]
+        start, end = writer.append_numbered_batches(TRANSACTIONS_PRODUCER, 0, batches, numbers)
+        _log.info(
+            "completed a transaction: offsets %d to %d of partition %d of topic %r",
+            start, end, part.partition, part.topic,
+        )  # fmt: skip
+
+    # -- shortening the log ----------------------------------------------------------------------
+
+    def settle(self) -> None:
+        """Make the rows of all transactions durable in their partitions, and say so in the log.
+
+        What fails stays open, and is tried again with a later transaction or opening.
+        """
+        try:
+            for part in self._open_parts():
+                with suppress(TieredError):
+                    topic = self._topic_of(part)
+                    if topic is not None and not _is_durable(part, topic.writer(part.partition)):
+                        topic.writer(part.partition).flush()
+            self._forget_durable()
+            self.log.mark_applied()
+        except TieredError as error:
+            _log.warning("the transaction log cannot be shortened now: %s", error)
+
+    def close(self) -> None:
+        """Commit nothing more."""
+        self._thread.close(wait=True)
+        self._syncs.close(wait=True)
+
+    def quiesce(self) -> None:
+        """Before the store closes: leave no transaction to complete, where that can be done."""
+        if self.log.holds_transactions:
+            with self._turn:
+                self.settle()
+
+    def _renew_if_due(self) -> None:
+        if self.log.is_due:
+            self.settle()
+            self.log.renew_if_due()
+        elif self.log.open_count >= _OPEN_MAX:
+            self._forget_durable()
+
+    def _forget_durable(self) -> None:
+        self.log.forget([item for item in self.log.open_transactions() if self._is_applied(item)])
+
+    def _is_applied(self, decided: Decided) -> bool:
+        for part in decided.parts:
+            topic = self._topic_of(part)
+            if topic is not None and not _is_durable(part, topic.writer(part.partition)):
+                return False
+        return True
+
+    def _open_parts(self) -> Iterator[Part]:
+        for decided in self.log.open_transactions():
+            yield from decided.parts
+
+    def _topic_of(self, part: Part) -> OpenTopic | None:
+        """Return the topic of a part; None if it was deleted."""
+        try:
+            topic = self._topics.topic(part.topic)
+        except TopicNotFound:
+            return None
+        return topic if topic.meta.topic_id == part.topic_id else None
+
+
+class _Placing:
+    """Gives the rows of transactions their offsets and numbers, in the order in which they are decided.
+
+    Attributes
+    ----------
+    rows
+        By partition, the blocks to append and their numbers.
+    """
+
+    def __init__(self, group: Sequence[_Commit], held: dict[Place, HeldPartition]) -> None:
+        self._group = group
+        self._offsets = {place: partition.end_offset for place, partition in held.items()}
+        self._numbers = {
+            place: partition.last_sequence(TRANSACTIONS_PRODUCER) + 1 for place, partition in held.items()
+        }
+        self.rows: dict[Place, tuple[list[Body], list[Numbers]]] = {place: ([], []) for place in held}
+
+    def place(self, at: int) -> Placed:
+        """Return the parts of a transaction, and their blocks."""
+        commit = self._group[at]
+        parts: list[Part] = []
+        data = []
+        for place, encoded in commit.parts.items():
+            meta, offset, number = encoded.topic.meta, self._offsets[place], self._numbers[place]
+            blocks = [block_data(body) for body in encoded.bodies]
+            parts.append(
+                Part(
+                    meta.name, meta.topic_id, encoded.partition, encoded.schema_id, offset, number, encoded.rows,
+                    len(blocks), sum(map(len, blocks)),
+                )
+            )  # fmt: skip
+            data += blocks
+            self._offsets[place], self._numbers[place] = offset + encoded.rows, number + encoded.rows
+            bodies, numbers = self.rows[place]
+            for body in encoded.bodies:
+                bodies.append(body)
+                numbers.append(Numbers(TRANSACTIONS_PRODUCER, 0, number, number + body.record_count - 1))
+                number += body.record_count
+            commit.ranges.append((meta.name, OffsetRange(encoded.partition, offset, offset + encoded.rows)))
+        return parts, data
+
+
+def _in_schema(part: EncodedPart, meta: TopicMeta) -> EncodedPart:
+    """Return the rows in the schema of the active segment, which may have grown since they were encoded."""
+    if part.schema_id >= meta.schema_id:
+        return part
+    schema = body_schema(meta.schemas[part.schema_id])
+    batches = [add_null_columns(read_batch(body.parts[1], schema), meta.schema) for body in part.bodies]
+    bodies = [body for batch in batches for body in encode_blocks(batch)]
+    length = sum(body.length for body in bodies)
+    return part._replace(schema_id=meta.schema_id, bodies=bodies, length=length)
+
+
+def _is_durable(part: Part, writer: PartitionWriter) -> bool:
+    return writer.durable_sequence(TRANSACTIONS_PRODUCER) >= part.first_number + part.rows - 1
+
+
+def _fail_unknown(group: Sequence[_Commit], held: Iterable[HeldPartition], error: BaseException) -> None:
+    """Fail transactions that may have been decided: nothing may be appended before their rows until the next opening."""
+    for partition in held:
+        partition.fail(
+            PartitionPoisoned(
+                f"the transaction log failed ({error}), so it is unknown whether rows of a transaction come next; open the "
+                "store again"
+            )
+        )
+    for commit in group:
+        commit.error = PartitionPoisoned(
+            f"the transaction log failed ({error}): whether the transaction is committed shows once the store is open again"
+        )
+
+
+def _unexpected(error: BaseException) -> TieredError:
+    return TieredError(f"the commit failed by {type(error).__name__}: {error}; please report it")

@@ -1,0 +1,93 @@
+"""`DecidedTable`: the decided transactions that may not be durable in all their partitions, and the sessions of names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from .parts import Part, parts_in
+
+SESSIONS_MAX = 4096
+"""The number of names whose session is known; the one that was used least recently is forgotten, and is fenced."""
+
+
+class Decided(NamedTuple):
+    """A decided transaction, and the offset of its record in the transaction log."""
+
+    offset: int
+    parts: tuple[Part, ...]
+
+
+class DecidedTable:
+    """What the transaction log says of transactions after all records so far. The caller guards it.
+
+    Attributes
+    ----------
+    bytes
+        The bytes of rows in all records so far.
+    """
+
+    def __init__(self) -> None:
+        self.bytes = 0
+        self._open: dict[int, Decided] = {}
+        self._last = -1
+        self._applied = 0
+        self._sessions: dict[str, str] = {}
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def open(self) -> list[Decided]:
+        """Return the transactions that are not known to be durable in all partitions, in the order of the log."""
+        return list(self._open.values())
+
+    def first_open(self, end: int) -> int:
+        """Return the offset of the first open transaction; `end` without one."""
+        return next(iter(self._open), end)
+
+    @property
+    def is_unmarked(self) -> bool:
+        """Whether no transaction is open, and no record says so yet."""
+        return not self._open and self._last >= self._applied
+
+    def forget(self, durable: Iterable[Decided]) -> None:
+        """Remove transactions."""
+        for item in durable:
+            self._open.pop(item.offset, None)
+
+    def session(self, name: str) -> str | None:
+        """Return the newest session of a name."""
+        return self._sessions.get(name)
+
+    def sessions(self) -> dict[str, str]:
+        """Return the newest session of each name, the one used least recently first."""
+        return dict(self._sessions)
+
+    def use(self, name: str, session: str) -> None:
+        """Make a session the newest of a name."""
+        self._sessions.pop(name, None)
+        self._sessions[name] = session
+        while len(self._sessions) > SESSIONS_MAX:
+            del self._sessions[next(iter(self._sessions))]
+
+    def decide(self, offset: int, parts: tuple[Part, ...]) -> None:
+        """Add a decided transaction."""
+        self._open[offset] = Decided(offset, parts)
+        self._last = offset
+        self.bytes += sum(part.bytes for part in parts)
+
+    def apply(self, offset: int, row: Mapping[str, Any]) -> None:
+        """Take over one record of the log.
+
+        Raises
+        ------
+        KeyError, TypeError, ValueError
+            The record is damaged.
+        """
+        applied = row.get("applied")
+        if applied is not None:
+            self._applied = max(self._applied, applied)
+            for known in [known for known in self._open if known < applied]:
+                del self._open[known]
+        if row.get("parts"):
+            self.decide(offset, tuple(parts_in(row["parts"])))
