@@ -160,7 +160,8 @@ def test_locks_that_were_released_leave_nothing_in_memory(tmp_path: Path) -> Non
         return sum(type(item).__module__ == FileLock.__module__ for item in gc.get_objects())
 
     first = take()
-    assert [take() for _ in range(3)] == [first] * 3
+    # What an earlier test left may go meanwhile.
+    assert all(take() <= first for _ in range(3))
 
 
 FORK_BEHIND = """
