@@ -40,7 +40,7 @@ def check_output(root: Path) -> int:
         orders = [int(row) for row in store.topic("orders").scan().to_arrow().column("value").to_pylist()]
         totals = store.topic("totals").scan().to_arrow()
         audit = b",".join(store.topic("audit").scan().to_arrow().column("value").to_pylist())
-        assert sorted(orders) == list(range(len(orders)))
+        assert len(set(orders)) == len(orders)
         assert sorted(totals.column("order").to_pylist()) == sorted(orders)
         assert totals.column("sum").to_pylist() == [3 * n for n in totals.column("order").to_pylist()]
         assert sorted(map(int, audit.split(b","))) == sorted(orders)
