@@ -159,6 +159,7 @@ def _api() -> Lines:
         tiered.Consumer,
         tiered.Producer,
         tiered.Transaction,
+        tiered.Snapshot,
         tiered.Scan,
         tiered.Server,
     ):

@@ -46,6 +46,7 @@ NAMES = [
     "Server",
     "ServerUnavailable",
     "Settings",
+    "Snapshot",
     "Split",
     "Store",
     "StoreClosed",
@@ -123,6 +124,8 @@ SIGNATURES: list[tuple[Callable[..., Any], str]] = [
     (tiered.Consumer.lag, "self"),
     (tiered.Consumer.close, "self"),
     (tiered.Store.transaction, "self, name=None"),
+    (tiered.Store.snapshot, "self, topics"),
+    (tiered.Snapshot.scan, "self, topic, **arguments"),
     (
         tiered.Transaction.append,
         "self, topic, value, *, key=None, headers=None, timestamp=None, partition=None",

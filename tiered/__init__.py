@@ -37,6 +37,7 @@ from .settings.settings import Settings
 from .store.interface.consumer import Consumer
 from .store.interface.producer import Producer
 from .store.interface.server import Server
+from .store.interface.snapshot import Snapshot
 from .store.interface.store import Store
 from .store.interface.topic import Topic
 from .store.interface.transaction import Transaction
@@ -77,6 +78,7 @@ __all__ = [
     "Server",
     "ServerUnavailable",
     "Settings",
+    "Snapshot",
     "Split",
     "Store",
     "StoreClosed",

@@ -16,6 +16,7 @@ class TopicCatalog(Protocol):
     def topics(self) -> list[str]: ...
     def read_topic(self, name: str) -> TopicMeta: ...
     def write_topic(self, meta: TopicMeta) -> None: ...
+    def features(self) -> frozenset[str]: ...
 
 
 class BucketCatalog:
@@ -71,6 +72,10 @@ class BucketCatalog:
         if document is None or DELETED in document:
             raise TopicNotFound(f"topic {meta.name!r} was deleted")
         return TopicMeta.from_json(document, where=f"{self._bucket.store.url}/{meta.name}/topic.json")
+
+    def features(self) -> frozenset[str]:
+        """Return no feature: a store with transactions has no bucket yet."""
+        return frozenset()
 
     def _is_listed(self, name: str) -> bool:
         try:

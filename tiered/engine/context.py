@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol, TypeVar
 from uuid import UUID
 
 from ..format.manifest import Head
@@ -16,6 +17,8 @@ from ..settings.settings import Settings
 from ..warm.file_value_cache import FileValueCache
 from .host import Host
 from .lifecycle import Lifecycle
+
+_T = TypeVar("_T")
 
 
 class Fencing(Protocol):
@@ -34,10 +37,28 @@ class PublishedWait(Protocol):
     def wait(self, meta: TopicMeta, partition: int, writer: PartitionWriter, end: int) -> None: ...
 
 
-class Completion(Protocol):
-    """The completion of decided transactions in a partition that is opened; see `transactions.commits.Commits`."""
+Place = tuple[UUID, int]
+"""A topic's id and a partition."""
+
+
+class Reading(Protocol):
+    """A read over several partitions, which sees each transaction wholly or not."""
+
+    def take(self, take: Callable[[], _T]) -> _T:
+        """Call `take`, which takes the views of the partitions, and may be called again; return its result."""
+        ...
+
+    def whole_ends(self, ends: Mapping[Place, int]) -> dict[Place, int] | None:
+        """Return the ends, lower where a partition has rows of a transaction that others lack; None: take them again."""
+        ...
+
+
+class Transactions(Protocol):
+    """The transactions of a store, for openings and reads of partitions; see `transactions.commits.Commits`."""
 
     def complete(self, meta: TopicMeta, partition: int, writer: PartitionWriter) -> None: ...
+
+    def begin_reading(self) -> Reading: ...
 
 
 class StoreContext:
@@ -60,10 +81,10 @@ class StoreContext:
     fencing, publisher
         The ports of appends to the bucket; `tiering` implements them.
     commits
-        The port of openings to the transaction log; `transactions` implements it.
+        The port of openings and reads to the transaction log; `transactions` implements it.
     """
 
-    commits: Completion
+    commits: Transactions
     fencing: Fencing
     publisher: PublishedWait
 

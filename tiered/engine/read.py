@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
 import pyarrow as pa
 
-from ..errors import ColdStorageError, OffsetOutOfRange
+from ..errors import ColdStorageError, OffsetOutOfRange, TieredError
+from ..hot.view import HotView
 from ..reader.query import Offsets, bound
 from ..reader.read import read_splits
 from ..reader.rows import Query, coalesce, limit_rows
@@ -20,6 +22,7 @@ from .topic_shape import TopicShape
 
 log = logging.getLogger("tiered.topic")
 
+_READINGS_MAX = 5
 _FOLLOW_SECONDS = 0.1
 # Each poll of a bucket is a GET, and a head changes no more often than tails are shipped.
 _FOLLOW_BUCKET_SECONDS = 2.0
@@ -55,18 +58,40 @@ def refresh(topic: OpenTopic, *, asks_bucket: bool = True) -> None:
 def snapshots(
     topic: OpenTopic, partitions: Iterable[int], start_offset: Offsets, end_offset: Offsets
 ) -> tuple[PartitionSnapshot, ...]:
-    """Take a snapshot of each partition over all tiers, within bounds on offsets."""
-    return tuple(
-        snapshot_partition(
-            topic.context.tiers,
-            topic.meta,
-            partition,
-            view=topic.view(partition),
-            start_offset=bound(start_offset, partition),
-            end_offset=bound(end_offset, partition),
-        )
-        for partition in partitions
-    )
+    """Take a snapshot of each partition over all tiers, within bounds on offsets; of transactions, see `whole_snapshots`."""
+    return whole_snapshots([(topic, partition) for partition in partitions], start_offset, end_offset)
+
+
+def whole_snapshots(
+    places: Sequence[tuple[OpenTopic, int]], start_offset: Offsets, end_offset: Offsets
+) -> tuple[PartitionSnapshot, ...]:
+    """Take snapshots of partitions, of one topic or several, in which each transaction is whole or absent."""
+
+    def take(at: int, view: HotView | None, end: int | None) -> PartitionSnapshot:
+        topic, partition = places[at]
+        start, wanted = bound(start_offset, partition), bound(end_offset, partition)
+        if end is None or (wanted is not None and wanted < end):
+            end = wanted
+        tiers = topic.context.tiers
+        return snapshot_partition(tiers, topic.meta, partition, view=view, start_offset=start, end_offset=end)
+
+    def views() -> list[HotView | None]:
+        return [topic.view(partition) for topic, partition in places]
+
+    keys = [(topic.meta.topic_id, partition) for topic, partition in places]
+    for _ in range(_READINGS_MAX):
+        reading = places[0][0].context.commits.begin_reading() if len(places) > 1 else None
+        hot = views() if reading is None else reading.take(views)
+        parts = [take(at, view, None) for at, view in enumerate(hot)]
+        if reading is None:
+            return tuple(parts)  # a partition has all rows of a transaction, or none
+        ends = reading.whole_ends({key: part.end_offset for key, part in zip(keys, parts, strict=True)})
+        if ends is not None:
+            for at, (key, part) in enumerate(zip(keys, parts, strict=True)):
+                if ends[key] < part.end_offset:
+                    parts[at] = replace(take(at, hot[at], ends[key]), end_offset=ends[key])
+            return tuple(parts)
+    raise TieredError("the transaction log was shortened at each look; try again")
 
 
 def offset_ranges(topic: OpenTopic) -> dict[int, OffsetRange]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from functools import partial
 from typing import Any, Protocol
@@ -20,6 +20,7 @@ from ..engine.context import StoreContext
 from ..engine.host import Host
 from ..engine.locations import tier_locations
 from ..engine.open_topics import OpenTopic, OpenTopics
+from ..engine.read import refresh, whole_snapshots
 from ..engine.topics import remove_topic
 from ..errors import (
     ColdStorageError,
@@ -59,7 +60,9 @@ from ..warm.catalog import deletions
 from ..warm.file_lock import FileLock
 from ..warm.filesystem import DiskErrors
 from .interface.server import Server
+from .interface.snapshot import Snapshot
 from .interface.store import Store
+from .interface.topic import Topic
 from .local_topic import LocalTopic, local_topic
 from .local_transaction import LocalTransaction
 
@@ -336,6 +339,18 @@ class LocalStore(Store):
             )
         session = "" if name is None else self.transactions.begin_transaction(name)
         return LocalTransaction(self.open_topics, self.commits, name, session)
+
+    def snapshot(self, topics: Iterable[str | Topic]) -> Snapshot:
+        if isinstance(topics, str | Topic):
+            raise ConfigError(f"snapshot takes a list of topics, not {topics!r}")
+        chosen = [self.topic(item.name if isinstance(item, Topic) else item) for item in topics]
+        for topic in chosen:
+            refresh(topic.opened)
+        places = [(topic.opened, key) for topic in chosen for key in range(topic.partitions)]
+        ends: dict[str, dict[int, int]] = {topic.name: {} for topic in chosen}
+        for (opened, partition), part in zip(places, whole_snapshots(places, None, 0), strict=True):
+            ends[opened.name][partition] = part.end_offset
+        return Snapshot(chosen, ends)
 
     def consumers(self) -> list[Position]:
         return self.transactions.all_positions()

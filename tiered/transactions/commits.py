@@ -22,12 +22,11 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, suppress
-from uuid import UUID
 
 import numpy as np
 
 from ..base.worker_pool import WorkerPool
-from ..engine.context import StoreContext
+from ..engine.context import Place, Reading, StoreContext
 from ..engine.ingest import add_null_columns
 from ..engine.open_topics import OpenTopic, OpenTopics
 from ..engine.records import OffsetRange
@@ -44,13 +43,12 @@ from .decided import Decided
 from .parts import TRANSACTIONS_PRODUCER, Part, block_data, part_batches
 from .transaction_log import Decision, Placed, TransactionLog
 from .transaction_rows import TRANSACTION_BYTES_MAX, EncodedPart
+from .whole_reads import LogReading, WriterReading
 
 _log = logging.getLogger("tiered.topic")
 
 _SYNC_THREADS = 8
 _OPEN_MAX = 1024
-
-Place = tuple[UUID, int]
 
 
 class _Commit:
@@ -80,7 +78,8 @@ class Commits:
         self._topics = topics
         self.log = log
         self._waiting: deque[_Commit] = deque()
-        self._turn = threading.Lock()
+        self._turn = threading.RLock()
+        self._unapplied: list[Sequence[Part]] = []
         self._thread = WorkerPool(1, "tiered-commit")
         self._syncs = WorkerPool(_SYNC_THREADS, "tiered-commit-sync")
         self._holds_transactions = False
@@ -109,8 +108,11 @@ class Commits:
         commit = _Commit(decision, parts)
         self._waiting.append(commit)
         if self._thread.submit(self._run) is None:
-            raise StoreClosed(f"the store {self._context.url} is being closed")
+            raise self._closed()
         return commit.future.result()
+
+    def _closed(self) -> StoreClosed:
+        return StoreClosed(f"the store {self._context.url} is being closed; nothing was committed")
 
     def _run(self) -> None:
         """Commit what waits."""
@@ -157,7 +159,11 @@ class Commits:
             except BaseException as error:
                 _fail_unknown(group, held.values(), error)
                 raise
-            self._apply(held, placing, unsynced)
+            failed = unsynced.keys() | self._apply(held, placing, unsynced)
+            if failed:
+                self._unapplied += [
+                    parts for parts in placing.parts if any(part.place in failed for part in parts)
+                ]
         for commit in group:
             if not unsynced.keys().isdisjoint(commit.parts):
                 commit.error = PartitionPoisoned(
@@ -208,7 +214,9 @@ class Commits:
 
     def _apply(
         self, held: dict[Place, HeldPartition], placing: _Placing, unsynced: dict[Place, TieredError]
-    ) -> None:
+    ) -> set[Place]:
+        """Append the rows; return the partitions that failed."""
+        failed: set[Place] = set()
         for place, partition in held.items():
             bodies, numbers = placing.rows[place]
             if not bodies or place in unsynced:
@@ -224,6 +232,16 @@ class Commits:
                     )
                 )
                 _log.warning("a committed transaction waits for the next opening of the store: %s", error)
+                failed.add(place)
+        return failed
+
+    # -- reading ---------------------------------------------------------------------------------
+
+    def begin_reading(self) -> Reading:
+        """Begin a read over several partitions."""
+        if self._context.lifecycle.writes:
+            return WriterReading(self._turn, self.log, lambda: list(self._unapplied))
+        return LogReading(self.log, lambda: TRANSACTIONS_FEATURE in self._context.catalog.features())
 
     # -- completing ------------------------------------------------------------------------------
 
@@ -301,9 +319,13 @@ class Commits:
             _log.warning("the transaction log cannot be shortened now: %s", error)
 
     def close(self) -> None:
-        """Commit nothing more."""
+        """Commit nothing more; what still waits raises `StoreClosed`."""
         self._thread.close(wait=True)
         self._syncs.close(wait=True)
+        while self._waiting:
+            commit = self._waiting.popleft()
+            commit.error = self._closed()
+            commit.end()
 
     def quiesce(self) -> None:
         """Before the store closes: leave no transaction to complete, where that can be done."""
@@ -348,6 +370,8 @@ class _Placing:
     ----------
     rows
         By partition, the blocks to append and their numbers.
+    parts
+        The parts of each transaction.
     """
 
     def __init__(self, group: Sequence[_Commit], held: dict[Place, HeldPartition]) -> None:
@@ -357,6 +381,7 @@ class _Placing:
             place: partition.last_sequence(TRANSACTIONS_PRODUCER) + 1 for place, partition in held.items()
         }
         self.rows: dict[Place, tuple[list[Body], list[Numbers]]] = {place: ([], []) for place in held}
+        self.parts: list[Sequence[Part]] = []
 
     def place(self, at: int) -> Placed:
         """Return the parts of a transaction, and their blocks."""
@@ -380,6 +405,7 @@ class _Placing:
                 numbers.append(Numbers(TRANSACTIONS_PRODUCER, 0, number, number + body.record_count - 1))
                 number += body.record_count
             commit.ranges.append((meta.name, OffsetRange(encoded.partition, offset, offset + encoded.rows)))
+        self.parts.append(parts)
         return parts, data
 
 

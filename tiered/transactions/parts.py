@@ -8,6 +8,7 @@ from uuid import UUID
 
 import pyarrow as pa
 
+from ..engine.context import Place
 from ..engine.ingest import add_null_columns
 from ..errors import CorruptionError
 from ..format.block import Body
@@ -74,6 +75,11 @@ class Part(NamedTuple):
     rows: int
     blocks: int
     bytes: int
+
+    @property
+    def place(self) -> Place:
+        """Where the rows are."""
+        return self.topic_id, self.partition
 
     @property
     def end_offset(self) -> int:

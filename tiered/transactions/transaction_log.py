@@ -5,8 +5,8 @@ start offset. The process that writes the store applies its own records as it ap
 was appended since.
 
 The topic stays small: after some thousands of records, the writer rolls its segment, appends the whole table again, makes
-it durable, and moves the start offset to it, or to the first transaction that may not be durable in its partitions. A crash
-between these steps repeats them.
+it durable, and moves the start offset to it, or to the first transaction that may not be durable in its partitions. With
+transactions it moves the start offset one renewal later. A crash between these steps repeats them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ..engine.context import StoreContext
 from ..engine.open_topics import OpenTopic, OpenTopics
 from ..engine.read import offset_ranges, refresh, snapshots
 from ..engine.topics import add_columns, delete_before
-from ..errors import ConfigError, CorruptionError, Fenced, TieredError, TopicNotFound
+from ..errors import ConfigError, CorruptionError, Fenced, OffsetOutOfRange, TieredError, TopicNotFound
 from ..format.block_rows import encode_blocks
 from ..format.document import TRANSACTIONS_FEATURE
 from ..format.schema import TIMESTAMP, TRANSACTIONS_TOPIC, body_schema
@@ -34,7 +34,7 @@ from ..format.topic_meta import TopicMeta
 from ..reader.read import read_splits
 from ..reader.rows import Query
 from .decided import Decided, DecidedTable
-from .parts import PARTS_COLUMNS, TRANSACTIONS_PRODUCER, Part
+from .parts import PARTS_COLUMNS, TRANSACTIONS_PRODUCER, Part, parts_in
 from .positions import (
     APPLIED,
     BEGIN,
@@ -51,6 +51,7 @@ from .positions import (
 
 _log = logging.getLogger("tiered.topic")
 
+_REPLAYS_MAX = 10
 RENEW_RECORDS_MIN = 1 << 14
 """The least number of records after which the table is appended again; with many positions it is four times as many."""
 
@@ -86,6 +87,13 @@ Placed = tuple[Sequence[Part], Sequence[bytes]]
 """The parts of a transaction, and their blocks."""
 
 
+class LogPoint(NamedTuple):
+    """A place in the transaction log, and the parts of the transactions before it that may not be durable."""
+
+    end: int
+    open: list[Sequence[Part]]
+
+
 class TransactionLog:
     """The transaction log of one open store. Thread-safe.
 
@@ -106,6 +114,7 @@ class TransactionLog:
         self._topic: OpenTopic | None = None
         self._end = 0
         self._records = 0
+        self._renewed = 0
 
     # -- reading ---------------------------------------------------------------------------------
 
@@ -151,6 +160,15 @@ class TransactionLog:
         return topic
 
     def _replay(self, topic: OpenTopic) -> None:
+        for attempt in range(1, _REPLAYS_MAX + 1):
+            try:
+                self._replay_once(topic)
+                return
+            except OffsetOutOfRange:  # its writer shortened the log meanwhile
+                if attempt == _REPLAYS_MAX:
+                    raise
+
+    def _replay_once(self, topic: OpenTopic) -> None:
         """Apply what the log has beyond the last replay; from its start if that is later, or if the topic is another."""
         refresh(topic)
         log = offset_ranges(topic)[0]
@@ -399,6 +417,28 @@ class TransactionLog:
         """The number of transactions in `open_transactions`."""
         return len(self._decided)
 
+    def point(self) -> LogPoint:
+        """Return the end of the log as it is now."""
+        with self._lock:
+            self._current()
+            return LogPoint(self._end, [item.parts for item in self._decided.open()])
+
+    def parts_since(self, point: LogPoint) -> list[Sequence[Part]] | None:
+        """Return the parts of all transactions since then, in order; None if the log has lost some."""
+        with self._lock:
+            topic = self._open()
+        if topic is None:
+            return []
+        refresh(topic)
+        log = offset_ranges(topic)[0]
+        if log.start > point.end or "parts" not in topic.schema.names:
+            return None if log.start > point.end else []
+        try:
+            rows = [row["parts"] for _, row in _rows(topic, ["parts"], point.end, log.end)]
+        except OffsetOutOfRange:
+            return None
+        return [tuple(parts_in(parts)) for parts in rows if parts]
+
     def data_of(self, decided: Decided) -> list[bytes]:
         """Return the blocks of a transaction."""
         with self._lock:
@@ -456,12 +496,17 @@ class TransactionLog:
     def _renew(self, topic: OpenTopic) -> None:
         topic.writer(0).roll()
         start, self._records = self._decided.first_open(self._end), 0
+        if self._holds_transactions:
+            # A reader in another process that began before still finds what was decided meanwhile.
+            start, self._renewed = self._renewed, start
         self._decided.bytes = 0
         for row in self._table.records():
             self._append(topic, row)
         for name, session in self._decided.sessions().items():
             self._append(topic, record(BEGIN, name, session, ()))
-        delete_before(topic, start, 0)  # which makes the new records durable first
+        delete_before(
+            topic, max(start, topic.writer(0).start_offset), 0
+        )  # which makes the new records durable first
 
 
 def _rows(

@@ -36,6 +36,7 @@ class Catalog:
         self._fs = fs
         self.root = root
         self._documents: FileValueCache[TopicMeta] = FileValueCache()
+        self._features: FileValueCache[frozenset[str]] = FileValueCache()
 
     def make_root(self) -> None:
         """Create the store's directory if it does not exist; only its owner has access.
@@ -111,7 +112,11 @@ class Catalog:
         CorruptionError, UnsupportedFormat
         """
         path = self.root / STORE_FILE
-        return frozenset(decode_document(read_whole(path), where=str(path)).get(FEATURES, ()))
+
+        def read() -> frozenset[str]:
+            return frozenset(decode_document(read_whole(path), where=str(path)).get(FEATURES, ()))
+
+        return self._features.read(str(path), read)
 
     def add_feature(self, name: str) -> None:
         """Say durably that the store uses a feature; only the holder of its lock may call this.

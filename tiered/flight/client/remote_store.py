@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any, Never
@@ -19,6 +20,7 @@ from ...monitor.consumer_lag import ConsumerLag
 from ...monitor.status import PartitionStatus, StoreStatus, TierHoldings
 from ...settings.settings import Settings
 from ...store.interface.store import Store
+from ...store.interface.topic import Topic
 from ...transactions.positions import Position
 from ..wire.options import ConnectOptions, connect_options
 from ..wire.positions import positions_from_json
@@ -208,6 +210,12 @@ class RemoteStore(Store):
     def transaction(self, name: str | None = None) -> Never:  # noqa: ARG002
         raise ConfigError(
             f"the store {self.url} is behind a server, which commits no transactions in this release; open its directory"
+        )
+
+    def snapshot(self, topics: Iterable[str | Topic]) -> Never:  # noqa: ARG002
+        raise ConfigError(
+            f"the store {self.url} is behind a server, which takes no snapshots of several topics in this release; open its "
+            "directory"
         )
 
     def consumers(self) -> list[Position]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from types import TracebackType
 from typing import Any, Self
 from uuid import UUID
@@ -20,6 +21,7 @@ from ...tiering.pauses import Pause
 from ...transactions.positions import Position
 from ...verify.report import VerifyReport
 from .server import Server
+from .snapshot import Snapshot
 from .topic import Topic
 from .transaction import Transaction
 
@@ -160,6 +162,17 @@ class Store(ABC):
         ConfigError
             The name is not valid, or the store has a bucket: transactions do not go to a bucket yet.
         ReadOnly, StoreClosed, DiskFull, PartitionPoisoned
+        """
+
+    @abstractmethod
+    def snapshot(self, topics: Iterable[str | Topic]) -> Snapshot:
+        """Return several topics at one moment: each transaction is whole in it, or absent.
+
+        Two scans of two topics without it are two moments.
+
+        Raises
+        ------
+        TopicNotFound, ConfigError, StoreClosed, CorruptionError, ColdStorageError
         """
 
     @abstractmethod

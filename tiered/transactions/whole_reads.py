@@ -1,0 +1,84 @@
+"""Reads over several partitions that see each transaction wholly or not; see `engine.context.Reading`."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeVar
+
+from ..engine.context import Place
+from .parts import Part
+from .transaction_log import LogPoint, TransactionLog
+
+_T = TypeVar("_T")
+
+
+def whole_ends(transactions: Iterable[Sequence[Part]], ends: Mapping[Place, int]) -> dict[Place, int]:
+    """Lower the ends of partitions so that none has a part of a transaction that is not wholly before all ends.
+
+    Parameters
+    ----------
+    transactions
+        All transactions that may not be, in the order of the log; in a partition, their rows have that order too.
+    """
+    whole = dict(ends)
+    for parts in transactions:
+        seen = [part for part in parts if part.place in whole]
+        if any(part.end_offset > whole[part.place] for part in seen):
+            for part in seen:
+                whole[part.place] = min(whole[part.place], part.first_offset)
+    return whole
+
+
+class WriterReading:
+    """A read in the process that commits: it takes the ends while no commit is between its decision and its last row.
+
+    Parameters
+    ----------
+    turn
+        Held during commits.
+    unapplied
+        Returns the parts of transactions whose rows could not be appended, because a disk failed.
+    """
+
+    def __init__(
+        self, turn: threading.RLock, log: TransactionLog, unapplied: Callable[[], list[Sequence[Part]]]
+    ) -> None:
+        self._turn = turn
+        self._log = log
+        self._unapplied = unapplied
+        self._cutting: list[Sequence[Part]] = []
+
+    def take(self, take: Callable[[], _T]) -> _T:
+        if self._log.holds_transactions:
+            take()  # a flush of what waits for the disk, so that the next one keeps commits waiting for less
+        with self._turn:
+            self._cutting = self._unapplied()
+            return take()
+
+    def whole_ends(self, ends: Mapping[Place, int]) -> dict[Place, int] | None:
+        return whole_ends(self._cutting, ends)
+
+
+class LogReading:
+    """A read in another process: it looks at the transaction log before it takes the ends, and after.
+
+    Parameters
+    ----------
+    has_transactions
+        Whether the store has the feature, which it gets before its first transaction.
+    """
+
+    def __init__(self, log: TransactionLog, has_transactions: Callable[[], bool]) -> None:
+        self._log = log
+        self._has_transactions = has_transactions
+        self._before: LogPoint | None = log.point() if has_transactions() else None
+
+    def take(self, take: Callable[[], _T]) -> _T:
+        return take()
+
+    def whole_ends(self, ends: Mapping[Place, int]) -> dict[Place, int] | None:
+        if self._before is None:
+            return None if self._has_transactions() else dict(ends)
+        later = self._log.parts_since(self._before)
+        return None if later is None else whole_ends([*self._before.open, *later], ends)
