@@ -22,7 +22,6 @@ from .engine.locations import (
 from .engine.writers import flush_in_background
 from .errors import ConfigError
 from .flight import connect, serve
-from .format.document import TRANSACTIONS_FEATURE
 from .monitor.views import listen
 from .reader.locations import TierLocations
 from .reader.tiers import Tiers
@@ -152,10 +151,6 @@ def _open_local(
             catalog.apply_root_rights()
             catalog.remove_serving_file()
             catalog.remove_deleted()
-        if (cold or read_binding(root).url) and TRANSACTIONS_FEATURE in catalog.features():
-            raise ConfigError(
-                f"the store {root} holds transactions, and this release ships none to a bucket; open it without one"
-            )
         binding = bind_bucket(host, root, cold, settings, writable)
         find_locations = None if writable else partial(tier_locations, root, settings)
         tiers = Tiers(tier_locations(root, settings, binding), host.open_bucket, find_locations)

@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 
 import tiered
 from tests.support.clock import Clock
+from tests.support.recorder import Recorder
 from tests.support.stores import in_threads, open_store, stepwise, values
 from tiered.engine.host import Host
-from tiered.transactions import decided
+from tiered.transactions import decided, transaction_log
 from tiered.transactions.transaction_log import Decision
 from tiered.transactions.transaction_rows import TransactionRows
 
@@ -216,18 +217,63 @@ def test_who_cannot_write_begins_no_transaction(store: Any, tmp_path: Path, cloc
         store.transaction()
 
 
-def test_a_bucket_and_transactions_exclude_each_other_for_now(tmp_path: Path, clock: Clock) -> None:
-    with open_store(tmp_path / "a", f"file://{tmp_path}/bucket", clock) as store:
-        with pytest.raises(tiered.ConfigError, match="has a bucket"):
-            store.transaction()
-    with open_store(tmp_path / "b", None, clock) as store:
-        store.create_topic("t")
+def test_the_bucket_says_that_the_store_has_transactions(tmp_path: Path, clock: Clock) -> None:
+    """Also one that was claimed before: earlier releases refuse it, and would complete none."""
+    path = tmp_path / "bucket/store.json"
+    with open_store(tmp_path / "data", f"file://{tmp_path}/bucket", clock) as store:
+        topic = store.create_topic("t")
+        topic.append(b"a", sync=True)
+        store.tierer.tail_pass()  # type: ignore[attr-defined]
+        assert b'"format":1' in path.read_bytes()
         with store.transaction() as transaction:
-            transaction.append("t", b"a")
-    with pytest.raises(tiered.ConfigError, match="open it without one"):
-        open_store(tmp_path / "b", f"file://{tmp_path}/bucket", clock)
-    with open_store(tmp_path / "b", None, clock) as store:
-        assert values(store.topic("t")) == [b"a"]
+            transaction.append("t", b"b")
+        clock.advance(60)
+        store.flush()
+        store.tierer.tail_pass()  # type: ignore[attr-defined]
+        assert b'"features":["transactions"],"format":2' in path.read_bytes()
+    with tiered.restore(f"file://{tmp_path}/bucket", tmp_path / "restored") as store:
+        assert values(store.topic("t")) == [b"a", b"b"]
+        with store.transaction() as transaction:
+            transaction.append("t", b"c")
+
+
+def test_commits_do_not_need_the_bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor does an opening that completes one; with `sync = "cold"` a commit waits until its record is published."""
+    monkeypatch.setattr(transaction_log, "RENEW_RECORDS_MIN", 3)
+    (tmp_path / "life").mkdir()
+    recorder = Recorder(tmp_path / "life")
+    host = Host(clock=Clock(), fs=recorder, open_bucket=recorder.open_bucket)
+    settings_ = stepwise(offload={"after": "4h", "tail_interval": "1s"})
+
+    def opened(**store: Any) -> Any:
+        own = stepwise(store, offload={"after": "4h", "tail_interval": "1s"}) if store else settings_
+        return tiered.open(tmp_path / "life/data", cold="s3://bucket/prefix", settings=own, host=host)
+
+    with opened() as store:
+        store.create_topic("t", partitions=2)
+        recorder.bucket.fails = True
+        for number in range(10):
+            with store.transaction("etl") as transaction:
+                for partition in range(2):
+                    transaction.append("t", b"%d" % number, partition=partition)
+    with opened() as store:
+        assert len(values(store.topic("t"))) == 20
+        recorder.bucket.fails = False
+        store.tierer.tail_pass()
+    with opened(sync="cold") as store:
+        with store.transaction() as transaction:
+            transaction.append("t", b"published", partition=1)
+        recorder.bucket.fails = True
+        with pytest.raises(tiered.ColdStorageError, match="are durable on this disk and not published"):
+            with store.transaction() as transaction:
+                transaction.append("t", b"later", partition=0)
+        recorder.bucket.fails = False
+        assert values(store.topic("t"))[-1] == b"published"
+        assert b"later" in values(store.topic("t"))
+    with tiered.restore("s3://bucket/prefix", tmp_path / "life/restored", host=host) as store:
+        assert values(store.topic("t")) == [b"%d" % n for n in range(10)] + [b"later"] + [
+            b"%d" % n for n in range(10)
+        ] + [b"published"]
 
 
 def test_a_forked_child_commits_nothing(store: Any) -> None:

@@ -6,25 +6,30 @@ import shutil
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import pyarrow as pa
 import pytest
 
 import tiered
-from tests.support.clock import Clock
-from tests.support.disk_model import BYTES, EVERYTHING, LAST, NAMES, NOTHING, Image, Loss, some
+from tests.support.budget import thinned
+from tests.support.disk_model import Image
 from tests.support.recorder import Recorder
 from tests.support.stores import let_go, stepwise
-from tiered.engine.host import Host
+from tests.transactions.lives import (
+    BUCKET,
+    ORDINARY,
+    PLACES,
+    TYPED,
+    Life,
+    host_of,
+    opened,
+    parts_of,
+    rows_of,
+)
 from tiered.errors import DiskFull, PartitionPoisoned, TieredError
 from tiered.hot.held_partition import HeldPartition
 from tiered.transactions import transaction_log
 from tiered.transactions.commits import Commits
-
-TYPED = pa.schema([("n", pa.int64()), ("text", pa.string())])
-PLACES = (("events", 0), ("events", 1), ("sums", 0))
-ORDINARY = 1_000_000
 
 
 @pytest.fixture(autouse=True)
@@ -33,88 +38,12 @@ def renew_often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transaction_log, "RENEW_RECORDS_MIN", 7)
 
 
-def opened(recorder: Recorder, **store: Any) -> Any:
-    settings = stepwise(store, offload="off")
-    return tiered.open(recorder.root / "data", settings=settings, host=Host(clock=Clock(), fs=recorder))
-
-
-def rows_of(store: Any) -> dict[tuple[str, int], list[int]]:
-    """The numbers in each partition, in the order of offsets."""
-    found: dict[tuple[str, int], list[int]] = {place: [] for place in PLACES}
-    for topic, column in (("events", "value"), ("sums", "n")):
-        if topic in store.topics():
-            for row in store.topic(topic).scan().to_arrow().sort_by("offset").to_pylist():
-                found[topic, row["partition"]].append(int(row[column]))
-    return found
-
-
-class Promise(NamedTuple):
-    """What a commit that returned at a point of the journal had promised."""
-
-    index: int
-    number: int
-    ranges: dict[str, list[tiered.OffsetRange]]
-
-
-class Life:
-    """Transactions over three partitions and a position, between other appends, on a recorded disk."""
-
-    def __init__(self, root: Path) -> None:
-        root.mkdir()
-        self.recorder = Recorder(root)
-        self.promises: list[Promise] = []
-        self.begun: list[tuple[int, int]] = []
-        number = 0
-        for life in range(3):
-            with opened(self.recorder) as store:
-                if life == 0:
-                    store.create_topic("events", partitions=2)
-                    store.create_topic("sums", schema=TYPED, key="n")
-                with store.topic("events").consumer("billing", start="latest") as consumer:
-                    for _ in range(4):
-                        self.transact(store, consumer, number)
-                        number += 1
-                if life == 1:
-                    store.topic("sums").add_columns(pa.schema([("more", pa.int64())]))
-
-    def transact(self, store: Any, consumer: Any, number: int) -> None:
-        events, sums = store.topic("events"), store.topic("sums")
-        events.append(b"%d" % (ORDINARY + number), partition=number % 2)
-        sums.append({"n": ORDINARY + number})
-        consumer.seek("latest")
-        self.begun.append((len(self.recorder.journal), number))
-        with store.transaction("etl") as transaction:
-            for partition in {0, number % 2}:
-                transaction.append(events, b"%d" % number, partition=partition)
-            if number % 3:
-                transaction.append_many("sums", [{"n": number}] * (number % 3))
-            if number % 4 == 1:
-                transaction.append_batch("events", pa.table({"value": [b"%d" % number] * 3}), partition=1)
-            transaction.commit_position(consumer)
-        self.promises.append(Promise(len(self.recorder.journal), number, transaction.ranges))
-
-    def crashes(self) -> Any:
-        def losses(index: int) -> list[Loss]:
-            return [NOTHING, EVERYTHING, LAST, (NAMES, BYTES, some(index))[index % 3]]
-
-        return self.recorder.crashes(losses)
-
-
-def parts_of(number: int) -> dict[tuple[str, int], int]:
-    """How many rows a transaction has in each partition."""
-    parts = {("events", partition): 1 for partition in {0, number % 2}}
-    if number % 4 == 1:
-        parts["events", 1] = parts.get(("events", 1), 0) + 3
-    if number % 3:
-        parts["sums", 0] = number % 3
-    return parts
-
-
 def check(life: Life, root: Path, image: Image, index: int) -> None:
     """Each transaction is there wholly or not, in order; one that had returned is there, at its offsets."""
     promised = [item for item in life.promises if item.index <= index]
     begun = [number for at, number in life.begun if at < index]
-    with opened(Recorder(root, image)) as store:
+    recorder = Recorder(root, image)
+    with opened(recorder, life.cold) as store:
         found = rows_of(store)
         there = sorted({number for rows in found.values() for number in rows if number < ORDINARY})
         assert there == list(range(len(there)))
@@ -136,25 +65,24 @@ def check(life: Life, root: Path, image: Image, index: int) -> None:
                 transaction.append("sums", {"n": 77})
             found["events", 1].append(77)
             found["sums", 0].append(77)
-    with tiered.open(root / "data", read_only=True) as reader:
+    with tiered.open(root / "data", read_only=True, host=host_of(recorder)) as reader:
         assert rows_of(reader) == found
 
 
-def check_crashes(life: Life, folder: Path) -> int:
-    """Check what each crash could leave; return how many differ."""
-    seen: set[int] = set()
-    for index, _, image in life.crashes():
-        if image.key() not in seen:
-            root = folder / f"{len(seen)}"
-            root.mkdir()
-            check(life, root, image, index)
-            shutil.rmtree(root)
-            seen.add(image.key())
-    return len(seen)
+def check_crashes(life: Life, folder: Path, every: int = 1) -> int:
+    """Check what crashes could leave; return how many differ."""
+    different = {image.key(): (index, image) for index, _, image in life.crashes()}
+    for number, (index, image) in enumerate(thinned(list(different.values()), every)):
+        root = folder / f"{number}"
+        root.mkdir()
+        check(life, root, image, index)
+        shutil.rmtree(root)
+    return len(different)
 
 
-def test_a_crash_anywhere_leaves_no_part_of_a_transaction(tmp_path: Path) -> None:
-    assert check_crashes(Life(tmp_path / "life"), tmp_path) > 200
+@pytest.mark.parametrize("cold", [None, BUCKET], ids=["disk", "bucket"])
+def test_a_crash_anywhere_leaves_no_part_of_a_transaction(tmp_path: Path, cold: str | None) -> None:
+    assert check_crashes(Life(tmp_path / "life", cold), tmp_path, every=3) > 200
 
 
 def no_sync_of_the_log(commits: Commits, held: dict[Any, HeldPartition], end: int) -> dict[Any, TieredError]:
@@ -170,7 +98,7 @@ def no_sync_of_what_lies_before(
     return {}
 
 
-def forget_all(commits: Commits) -> None:
+def forget_all(commits: Commits, *, ask: bool) -> None:
     commits.log.forget(commits.log.open_transactions())
     commits.log.mark_applied()
 

@@ -91,11 +91,13 @@ def look_beside_a_thread(store: Any, transactions: int) -> list[int]:
     """Look while another thread commits; return how far it was each time."""
     for topic, partitions in TOPICS.items():
         store.create_topic(topic, partitions=partitions)
-    ended = threading.Event()
+    ended, stopped = threading.Event(), threading.Event()
 
     def write() -> None:
         try:
             for number in range(transactions):
+                if stopped.is_set():
+                    return
                 transact(store, number)
         finally:
             ended.set()
@@ -107,6 +109,7 @@ def look_beside_a_thread(store: Any, transactions: int) -> list[int]:
         while not ended.is_set():
             seen.append(look(store, seen[-1]))
     finally:
+        stopped.set()
         thread.join()
     return [*seen, look(store)]
 
@@ -177,11 +180,11 @@ def test_a_partition_that_failed_hides_the_transaction_in_the_others(
     transact(store, 0)
     append = HeldPartition.append
 
-    def fail_once(held: HeldPartition, bodies: Any, numbers: Any = ()) -> None:
+    def fail_once(held: HeldPartition, bodies: Any, numbers: Any = (), *rest: Any) -> None:
         if numbers:
             monkeypatch.setattr(HeldPartition, "append", append)
             raise OSError(5, "Input/output error (injected)")
-        append(held, bodies, numbers)
+        append(held, bodies, numbers, *rest)
 
     monkeypatch.setattr(HeldPartition, "append", fail_once)
     transact(store, 1)

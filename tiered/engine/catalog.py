@@ -24,6 +24,7 @@ class BucketCatalog:
 
     def __init__(self, bucket: StoreDocuments) -> None:
         self._bucket = bucket
+        self._features: frozenset[str] = frozenset()
 
     def open_store(self) -> UUID:
         """Return the id of the store that owns the bucket's prefix.
@@ -33,9 +34,10 @@ class BucketCatalog:
         ConfigError
             There is no store.
         """
-        store_id = self._bucket.read_store_id()
-        if store_id is None:
+        store = self._bucket.read_store()
+        if store is None:
             raise ConfigError(f"there is no store at {self._bucket.store.url}; check the URL")
+        store_id, self._features = store
         return store_id
 
     def topics(self) -> list[str]:
@@ -74,8 +76,8 @@ class BucketCatalog:
         return TopicMeta.from_json(document, where=f"{self._bucket.store.url}/{meta.name}/topic.json")
 
     def features(self) -> frozenset[str]:
-        """Return no feature: a store with transactions has no bucket yet."""
-        return frozenset()
+        """Return the features of the store as it was opened."""
+        return self._features
 
     def _is_listed(self, name: str) -> bool:
         try:

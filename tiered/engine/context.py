@@ -30,6 +30,8 @@ class Fencing(Protocol):
         self, meta: TopicMeta, partition: int, writer: PartitionWriter, head: Head | None
     ) -> None: ...
 
+    def end_in_bucket(self, meta: TopicMeta, partition: int, *, ask: bool) -> int | None: ...
+
 
 class PublishedWait(Protocol):
     """The wait until records are published; see `tiering.publisher.Publisher`."""
@@ -59,6 +61,10 @@ class Transactions(Protocol):
     def complete(self, meta: TopicMeta, partition: int, writer: PartitionWriter) -> None: ...
 
     def begin_reading(self) -> Reading: ...
+
+    def log_end_before(self, meta: TopicMeta, partition: int) -> int | None: ...
+
+    def participants(self) -> list[TopicMeta]: ...
 
 
 class StoreContext:

@@ -89,7 +89,9 @@ class ActiveSegment:
         except OSError as error:
             raise self._poison(error) from error
 
-    def append(self, bodies: Sequence[Body], *, keep: bool, numbers: Sequence[Numbers] = ()) -> None:
+    def append(
+        self, bodies: Sequence[Body], *, keep: bool, numbers: Sequence[Numbers] = (), not_before_us: int = 0
+    ) -> None:
         """Append blocks by one write, all or none: to the next segment if the active one has no room for them.
 
         Parameters
@@ -98,13 +100,15 @@ class ActiveSegment:
             Whether the blocks stay readable from memory.
         numbers
             Producer numbers of each block; empty if the blocks have none.
+        not_before_us
+            The least append time of the blocks.
 
         Raises
         ------
         DiskFull, PartitionPoisoned
         """
         self._roll_if_full(sum(body.length for body in bodies))
-        self._write(bodies, keep, numbers)
+        self._write(bodies, keep, numbers, not_before_us)
 
     def _roll_if_full(self, length: int) -> None:
         segment = self.segment
@@ -113,11 +117,13 @@ class ActiveSegment:
         if sealed or (len(segment.index) and segment.position + length > self._options.roll_bytes):
             self.roll()
 
-    def _write(self, bodies: Sequence[Body], keep: bool, numbers: Sequence[Numbers]) -> None:
+    def _write(
+        self, bodies: Sequence[Body], keep: bool, numbers: Sequence[Numbers], not_before_us: int
+    ) -> None:
         segment = self.segment
         base = segment.end_offset
         try:
-            segment.append(bodies, self._options.clock(), numbers)
+            segment.append(bodies, max(self._options.clock(), not_before_us), numbers)
         except OSError as error:
             raise self._poison(error) from error
         for body in bodies:

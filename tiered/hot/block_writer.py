@@ -186,9 +186,9 @@ class BlockWriter:
         self._append_numbered(bodies, numbers, keep=keep)
 
     def _append_numbered(
-        self, bodies: Sequence[Body], numbers: Sequence[Numbers], *, keep: bool = True
+        self, bodies: Sequence[Body], numbers: Sequence[Numbers], not_before_us: int = 0, *, keep: bool = True
     ) -> None:
-        self._active.append(bodies, keep=keep, numbers=numbers)
+        self._active.append(bodies, keep=keep, numbers=numbers, not_before_us=not_before_us)
         end = self._active.segment.end_offset - sum(body.record_count for body in bodies)
         for body, (producer_id, epoch, first, last) in zip(bodies, numbers, strict=False):
             start, end = end, end + body.record_count

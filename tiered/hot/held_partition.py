@@ -15,8 +15,11 @@ class HeldPartition:
     """A partition whose pending rows are written, and to which nobody else appends; see `PartitionWriter.held`."""
 
     def __init__(
-        self, pending: PendingRows, active: ActiveSegment, append: Callable[[Sequence[Body], Sequence[Numbers]], None]
-    ) -> None:  # fmt: skip
+        self,
+        pending: PendingRows,
+        active: ActiveSegment,
+        append: Callable[[Sequence[Body], Sequence[Numbers], int], None],
+    ) -> None:
         self._pending = pending
         self._active = active
         self._append = append
@@ -36,6 +39,11 @@ class HeldPartition:
         """Whether no power cut can take a record of the partition back."""
         return self._active.durable_offset >= self.end_offset
 
+    @property
+    def last_append_us(self) -> int:
+        """The append time of the last record."""
+        return self._active.segment.last_append_us
+
     def last_sequence(self, producer_id: int) -> int:
         """Return the highest sequence of a producer; -1 without one."""
         history = self._pending.producers.get(producer_id)
@@ -52,20 +60,22 @@ class HeldPartition:
         """
         self._active.make_room(length)
 
-    def append(self, bodies: Sequence[Body], numbers: Sequence[Numbers] = ()) -> None:
+    def append(self, bodies: Sequence[Body], numbers: Sequence[Numbers] = (), not_before_us: int = 0) -> None:
         """Append blocks by one write, all or none.
 
         Parameters
         ----------
         numbers
             The producer numbers of each block, with their last sequences; empty if the blocks have none.
+        not_before_us
+            The least append time of the blocks.
 
         Raises
         ------
         DiskFull, PartitionPoisoned
         """
         try:
-            self._append(bodies, numbers)
+            self._append(bodies, numbers, not_before_us)
         except BaseException:
             # The segment knows which blocks were written.
             for number in {item.producer_id for item in numbers}:

@@ -176,6 +176,11 @@ class PartitionWriter(WriterFields):
         """End of the records that survive a power cut."""
         return self.active.durable_offset
 
+    @property
+    def last_append_us(self) -> int:
+        """The append time of the last written record, in microseconds since the epoch."""
+        return self.active.segment.last_append_us
+
     def durable_sequence(self, producer_id: int) -> int:
         """Return the highest sequence of a producer that survives a power cut; -1 without one."""
         states = self.active.durable_producers

@@ -77,7 +77,13 @@ class LogView:
 
 
 def view_at(
-    head: Head, pieces: Sequence[LogPiece], began_us: Mapping[int, int], at_us: int, where: str = ""
+    head: Head,
+    pieces: Sequence[LogPiece],
+    began_us: Mapping[int, int],
+    at_us: int,
+    where: str = "",
+    *,
+    beyond: bool = False,
 ) -> LogView:
     """Return the log at `at_us`; it begins with the oldest object that still exists.
 
@@ -89,6 +95,8 @@ def view_at(
         All existing objects, named by the head or not.
     began_us
         The times at which lineages of `head` began, by epoch, as far as known.
+    beyond
+        Let the log end behind all its records of that time, with the first object that has a later one, if there is one.
 
     Raises
     ------
@@ -98,11 +106,12 @@ def view_at(
     undone = _undone_lineages(head, began_us, at_us)
     lineage = max(epoch for epoch, _ in head.lineages if epoch not in undone)
     origin = _origin(head, lineage)
-    chain = _longest_chain(
-        piece
-        for piece in _parts(head, lineage, pieces)
-        if piece.last_append_us <= at_us and piece.end_offset > origin.start_offset
-    )
+    parts = [piece for piece in _parts(head, lineage, pieces) if piece.end_offset > origin.start_offset]
+    later = {piece.last_append_us for piece in parts if piece.last_append_us > at_us} if beyond else ()
+    for end_us in (*sorted(later), at_us):
+        chain = _longest_chain(piece for piece in parts if piece.last_append_us <= end_us)
+        if chain and chain[-1].last_append_us > at_us:
+            break
     if chain:
         start, end = chain[0].base_offset, chain[-1].end_offset
         known_start = max(head.start_offset, origin.start_offset)
@@ -172,7 +181,13 @@ def _longest_chain(pieces: Iterable[LogPiece]) -> tuple[LogPiece, ...]:
 
 
 def rewind_head(
-    cold: PartitionManifest, head: Head, at_us: int, now_us: int, verified: dict[str, ObjectEntry]
+    cold: PartitionManifest,
+    head: Head,
+    at_us: int,
+    now_us: int,
+    verified: dict[str, ObjectEntry],
+    *,
+    beyond: bool = False,
 ) -> Head:
     """Return `head`, whose newest lineage the caller has just begun, with the log at `at_us`; change nothing.
 
@@ -182,6 +197,8 @@ def rewind_head(
     ----------
     verified
         The entries of orphans that were verified before, by name; the function adds those that it verifies.
+    beyond
+        See `view_at`.
 
     Raises
     ------
@@ -198,7 +215,7 @@ def rewind_head(
     pieces = [_live_piece(entry, times[entry.end_offset, entry.last_append_us]) for entry in named]
     pieces += [_orphan_piece(name, facts) for name, facts in orphans.items()]
     where = cold.where(cold.keys.prefix)
-    view = view_at(before, pieces, began, at_us, where)
+    view = view_at(before, pieces, began, at_us, where, beyond=beyond)
     origin = _origin(before, view.lineage)
     parts = _parts(before, view.lineage, pieces)
     start = max(view.start_offset, _start_at(cold, view, origin, parts, orphans, at_us))

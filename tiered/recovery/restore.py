@@ -38,11 +38,11 @@ from ..cold.upkeep.inspect import read_facts_of_entry
 from ..engine.host import Host
 from ..engine.locations import cold_options
 from ..errors import ColdStorageError, ConfigError, CorruptionError, Fenced, SchemaMismatch, StoreLocked
-from ..format.document import decode_document, encode_document
+from ..format.document import FEATURES, TRANSACTIONS_FEATURE, decode_document, encode_document
 from ..format.manifest import Head, ObjectEntry
 from ..format.manifest_checks import check_entries
 from ..format.producers import states_before
-from ..format.schema import schema_to_text
+from ..format.schema import TRANSACTIONS_TOPIC, schema_to_text
 from ..format.segment_facts import ProducerState
 from ..format.timestamps import timestamp_us, to_datetime
 from ..format.topic_meta import TopicMeta
@@ -52,7 +52,14 @@ from ..settings.settings import Settings
 from ..store.interface.store import Store
 from ..tiering.pauses import whoami
 from ..warm.bucket_binding import COLD_FILE, BucketBinding, write_binding
-from ..warm.catalog import RESTORING_FILE, STORE_FILE, TOPICS_DIRECTORY, Catalog
+from ..warm.catalog import (
+    RESTORING_FILE,
+    STORE_FILE,
+    TOPICS_DIRECTORY,
+    TRANSACTIONS_CUT,
+    Catalog,
+    TransactionsCut,
+)
 from ..warm.file_lock import FileLock
 from ..warm.filesystem import FileSystem, write_atomically
 from ..warm.mount_check import check_local
@@ -124,9 +131,9 @@ def restore(
         bucket = StoreDocuments(object_store)
         _check_empty(root)
         verified: dict[str, ObjectEntry] = {}
-        store_id = _verify_bucket(bucket, at_us, host.clock(), verified)
+        store_id, features = _verify_bucket(bucket, at_us, host.clock(), verified)
         check_conditional_writes(object_store)
-        _Restore(bucket, store_id, root, binding, host, at_us, verified).run()
+        _Restore(bucket, store_id, features, root, binding, host, at_us, verified).run()
     return open_store(root, cold=url, settings=settings, host=host)
 
 
@@ -164,16 +171,17 @@ def _iso(at_us: int) -> str:
 
 def _verify_bucket(
     bucket: StoreDocuments, at_us: int | None, now_us: int, verified: dict[str, ObjectEntry]
-) -> UUID:
-    """Verify all documents and manifests that a restore needs; return the store's id.
+) -> tuple[UUID, frozenset[str]]:
+    """Verify all documents and manifests that a restore needs; return the store's id and features.
 
     Log the partitions that the restore will empty, because they had no objects at `at_us`. Add the orphans that `at_us`
     needs to `verified`.
     """
     emptied: list[str] = []
-    store_id = bucket.read_store_id()
-    if store_id is None:
+    store = bucket.read_store()
+    if store is None:
         raise ConfigError(f"there is no store at {bucket.store.url}; check the URL")
+    store_id, features = store
     for topic in _topics(bucket, at_us):
         meta = topic.meta
         for partition in range(meta.partitions):
@@ -190,11 +198,12 @@ def _verify_bucket(
                 if at_us is not None and begins_after(cold, loaded.head, at_us):
                     emptied.append(f"{meta.name}/{partition}")
                 if at_us is not None and loaded.head.committed_us > at_us:
-                    rewind_head(cold, next_lineage(loaded.head, now_us), at_us, now_us, verified)
+                    claimed = next_lineage(loaded.head, now_us)
+                    rewind_head(cold, claimed, at_us, now_us, verified, beyond=_goes_beyond(meta, features))
     if at_us is not None and emptied:
         when = _iso(at_us)
         log.warning("nothing of %s was in the bucket by %s: it will be empty", ", ".join(emptied), when)
-    return store_id
+    return store_id, features
 
 
 def _topics(bucket: StoreDocuments, at_us: int | None) -> Iterator[TopicAt]:
@@ -249,13 +258,15 @@ class _Restore:
     """The steps of a restore that change the bucket or the disk."""
 
     def __init__(
-        self, bucket: StoreDocuments, store_id: UUID, root: Path, binding: BucketBinding, host: Host,
-        at_us: int | None, verified: dict[str, ObjectEntry],
+        self, bucket: StoreDocuments, store_id: UUID, features: frozenset[str], root: Path, binding: BucketBinding,
+        host: Host, at_us: int | None, verified: dict[str, ObjectEntry],
     ) -> None:  # fmt: skip
         self._bucket = bucket
         self._at_us = at_us
         self._verified = verified
         self._store_id = store_id
+        self._features = features
+        self._cut: TransactionsCut | None = None
         self._binding = binding
         self._host = host
         self._fs: FileSystem = host.fs
@@ -274,6 +285,8 @@ class _Restore:
             except BaseException:
                 intent.give_up()
                 raise
+            if self._cut is not None:
+                self._write_mark(intent.restore_id, intent.lineage)
             self._fs.rename(self._root / RESTORING_FILE, self._root / STORE_FILE)
             self._fs.sync_directory(self._root)
         finally:
@@ -304,7 +317,16 @@ class _Restore:
 
     def _write_mark(self, restore_id: str, lineage: int | None = None) -> None:
         begun = {} if lineage is None else {"lineage": lineage}
-        mark = {"id": str(self._store_id), **begun, "at_us": self._at_us, "restore": restore_id}
+        mark: dict[str, Any] = {
+            "id": str(self._store_id),
+            **begun,
+            "at_us": self._at_us,
+            "restore": restore_id,
+        }
+        if self._features:
+            mark[FEATURES] = sorted(self._features)
+        if self._cut is not None:
+            mark[TRANSACTIONS_CUT] = self._cut._asdict()
         write_atomically(self._fs, self._root / RESTORING_FILE, encode_document(mark))
 
     def _read_mark(self) -> dict[str, Any] | None:
@@ -362,9 +384,18 @@ class _Restore:
         at_us = self._at_us
         if at_us is not None and not _unchanged_since(before.head if before else None, head, at_us):
             head = committer.commit(
-                lambda claimed: rewind_head(cold, claimed, at_us, self._host.clock(), self._verified)
+                lambda claimed: rewind_head(
+                    cold,
+                    claimed,
+                    at_us,
+                    self._host.clock(),
+                    self._verified,
+                    beyond=_goes_beyond(meta, self._features),
+                )
             )
         end = head.end_offset
+        if at_us is not None and _goes_beyond(meta, self._features):
+            self._cut = TransactionsCut(at_us, end)
         directory = self._catalog.partition_directory(meta.name, partition)
         write_lineage(self._fs, directory, epoch)
         if head.start_offset:
@@ -416,6 +447,11 @@ def _producers(cold: PartitionManifest, last: ObjectEntry | None, end: int) -> t
         return ()
     # The log may end within the object.
     return states_before(read_facts_of_entry(cold.store, cold.keys.data(last.name), last)[-1].producers, end)
+
+
+def _goes_beyond(meta: TopicMeta, features: frozenset[str]) -> bool:
+    """Whether a log is restored with all its records of a time, and those of later times are dropped when the store opens."""
+    return meta.name == TRANSACTIONS_TOPIC and TRANSACTIONS_FEATURE in features
 
 
 def _unchanged_since(before: Head | None, claimed: Head, at_us: int) -> bool:

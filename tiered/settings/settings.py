@@ -30,7 +30,7 @@ from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsError
 from ..base.units import format_duration
 from ..errors import ConfigError
 from ..format.schema import TRANSACTIONS_TOPIC
-from ..policies.policy import Policy, Retention, TableRule
+from ..policies.policy import LocalRetention, Policy, Retention, TableRule
 from .sections import (
     ColdSettings,
     DaemonSettings,
@@ -44,6 +44,8 @@ from .toml_lines import key_lines
 
 _ENV_PREFIX = "TIERED_"
 _TOO_DEEP = "tables are nested too deeply"
+
+_KEPT = LocalRetention(age=None, bytes=None, free_disk=None)
 
 
 class Settings(Section):
@@ -112,11 +114,12 @@ class Settings(Section):
         """Return the resolved policy of a topic: the first glob that matches its name, over ``default``.
 
         The transaction log has ``default`` without a retention, since its positions are the only ones, and without a
-        table.
+        table. It stays on the local disk, too, so that a store opens while its bucket does not answer.
         """
         policy = self.policies.get("default", PolicyTable()).over(Policy())
         if topic == TRANSACTIONS_TOPIC:
-            return policy.model_copy(update={"retention": Retention(), "table": TableRule()})
+            own = {"retention": Retention(), "table": TableRule(), "local_retention": _KEPT}
+            return policy.model_copy(update=own)
         for pattern, table in self.policies.items():
             if pattern != "default" and fnmatchcase(topic, pattern):
                 return table.over(policy)

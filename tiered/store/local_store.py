@@ -333,10 +333,6 @@ class LocalStore(Store):
 
     def transaction(self, name: str | None = None) -> LocalTransaction:
         self.lifecycle.check_writable()
-        if self.context.tiers.locations.cold_url is not None:
-            raise ConfigError(
-                f"the store {self.url} has a bucket, and this release ships no transactions to one; use a store without it"
-            )
         session = "" if name is None else self.transactions.begin_transaction(name)
         return LocalTransaction(self.open_topics, self.commits, name, session)
 

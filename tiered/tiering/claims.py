@@ -254,6 +254,22 @@ class Claims:
             self._ends[handle.key] = max(end_offset, self._ends.get(handle.key, 0))
             return self._ends[handle.key]
 
+    def end_in_bucket(self, meta: TopicMeta, partition: int, *, ask: bool) -> int | None:
+        """Return the end of the published records; None if it is unknown.
+
+        Parameters
+        ----------
+        ask
+            Read the head; False sends no request.
+
+        Raises
+        ------
+        Fenced, ColdStorageError, CorruptionError, UnsupportedFormat
+        """
+        if not ask:
+            return self.known_end(meta, partition)
+        return self.read_published_end(PartitionHandle(self._tiers, meta, partition, {}))
+
     # -- appends ---------------------------------------------------------------------------------
 
     def head_before_appending(self, meta: TopicMeta, partition: int) -> Head | None:

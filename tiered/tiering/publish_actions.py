@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from uuid import UUID
 
 import pyarrow as pa
@@ -12,10 +13,10 @@ from ..cold.parquet.layout import object_schema
 from ..cold.parquet.writer import write_object
 from ..engine.context import StoreContext
 from ..engine.open_topics import OpenTopics
-from ..errors import Fenced
+from ..errors import ColdStorageError, Fenced, TopicNotFound
 from ..format.manifest import Head, covers
 from ..format.manifest_changes import add_objects, add_schemas
-from ..format.schema import schema_to_text
+from ..format.schema import TRANSACTIONS_TOPIC, schema_to_text
 from ..format.segment_facts import SegmentFacts
 from ..policies.actions import Offload, ShipTail
 from ..policies.tail_joining import TAIL_BYTES_MAX, Tail, extended_base
@@ -26,6 +27,7 @@ from ..warm.reencode import merged_batches
 from ..warm.segment_reader import SegmentFile
 from .claims import Claims
 from .partition_handle import PartitionHandle
+from .tail_survey import survey_tail
 
 
 class PublishActions:
@@ -157,6 +159,7 @@ class PublishActions:
         sealed: bool,
     ) -> int:
         """Upload records and publish them; return the size of the object."""
+        self._publish_log_first(handle)
         start, schemas = read_start_offset(handle.directory), handle.meta.schemas
         if committer.last_head().end_offset < facts.base_offset <= start:
             # Retention removed records that were never offloaded: the log in the manifest begins anew.
@@ -186,6 +189,38 @@ class PublishActions:
         self._claims.fences.check_same(handle, head, [segment])
         self._claims.record_published(handle, head.end_offset)
         return entry.bytes
+
+    def _publish_log_first(self, handle: PartitionHandle) -> None:
+        """Publish the records of the transactions that have rows in the partition, before these rows.
+
+        So a restore that finds a part of a transaction finds all of it. An upload without a commit counts, too: a restore to an
+        earlier time may adopt it.
+
+        Raises
+        ------
+        ColdStorageError, Fenced, CorruptionError, UnsupportedFormat
+        """
+        if handle.meta.name == TRANSACTIONS_TOPIC:
+            # A restore appends rows to topics that had nothing in the bucket yet.
+            for meta in self._context.commits.participants():
+                with suppress(TopicNotFound):
+                    self._claims.announce(PartitionHandle.of(self._topics, meta, 0))
+            return
+        end = self._context.commits.log_end_before(handle.meta, handle.partition)
+        if end is None:
+            return
+        log = PartitionHandle.named(self._topics, TRANSACTIONS_TOPIC, 0)
+        if (self._claims.published_end(log) or 0) >= end:
+            return
+        for action in survey_tail(self._claims, log)[1]:
+            self.ship_tail(action)
+        published = self._claims.known_end(log.meta, 0) or 0
+        if published < end:
+            raise ColdStorageError(
+                f"the transaction log is published up to offset {published}, and transactions with rows of partition "
+                f"{handle.partition} of topic {handle.meta.name!r} up to offset {end}: nothing of the partition was published",
+                retryable=True,
+            )
 
     def prove(self, handle: PartitionHandle) -> None:
         """Compare the published records with the local log, record by record if the hashes prove nothing; see `SameLog`.

@@ -35,6 +35,9 @@ class StoreClaim:
         # Held during the requests that claim the prefix.
         self._prefix = threading.RLock()
         self._owns_prefix = False
+        # What the bucket's document has as of the last claim.
+        self._features: frozenset[str] = frozenset()
+        self._catalog: Catalog | None = None
         self._announced: dict[UUID, TopicMeta] = {}
         self._documents_lineage = 1  # the lineage for documents of the store, as of the last read
         self._conditional_writes = ProbeOutcome()
@@ -68,23 +71,35 @@ class StoreClaim:
 
     def _claim_store(self, bucket: StoreDocuments, *, may_begin: bool = True) -> None:
         """Claim the prefix for this store; the claim gives up a restore that was cut short."""
+        catalog = self._local_catalog
+        features = catalog.features()
         self._documents_lineage = bucket.claim_store(
             self._store_id,
-            self._lineage,
+            catalog.lineage(),
             left_seconds=lambda intent: self.restores.left_seconds(bucket, intent),
             may_begin=may_begin,
+            features=features,
         )
+        self._features = features
         self.restores.clear()
 
     @property
-    def _lineage(self) -> int:
+    def _local_catalog(self) -> Catalog:
         root = self._tiers.locations.root
         assert root is not None
-        return Catalog(self._fs, root).lineage()
+        if self._catalog is None or self._catalog.root != root:
+            self._catalog = Catalog(self._fs, root)
+        return self._catalog
+
+    @property
+    def _features_are_known(self) -> bool:
+        """Whether the bucket's document has the features of this store, so that older releases refuse it."""
+        return self._tiers.locations.root is None or self._local_catalog.features() <= self._features
 
     def _own_prefix(self, bucket: StoreDocuments) -> None:
+        known = self._features_are_known  # which reads a file, so no lock is held
         with self._prefix:
-            if self._owns_prefix:
+            if self._owns_prefix and known:
                 return
             if bucket.read_store_id() is None:
                 self._conditional_writes.check(lambda: check_conditional_writes(bucket.store))
@@ -104,7 +119,8 @@ class StoreClaim:
     def is_announced(self, meta: TopicMeta) -> bool:
         """Whether this process has written the topic's document, as it is now or in a later state."""
         newest = self._announced.get(meta.topic_id)
-        return self._owns_prefix and newest is not None and _includes(newest, meta)
+        known = self._owns_prefix and newest is not None and _includes(newest, meta)
+        return known and self._features_are_known
 
     def announce(self, meta: TopicMeta) -> None:
         """Claim the prefix, and write the topic's document to the bucket.

@@ -18,12 +18,14 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, suppress
+from uuid import UUID
 
-import numpy as np
+import pyarrow as pa
 
 from ..base.worker_pool import WorkerPool
 from ..engine.context import Place, Reading, StoreContext
@@ -49,6 +51,7 @@ _log = logging.getLogger("tiered.topic")
 
 _SYNC_THREADS = 8
 _OPEN_MAX = 1024
+_RENEW_SECONDS = 1.0
 
 
 class _Commit:
@@ -59,6 +62,7 @@ class _Commit:
         self.parts = {(part.topic.meta.topic_id, part.partition): part for part in parts}
         self.length = sum(part.length for part in parts)
         self.ranges: list[tuple[str, OffsetRange]] = []
+        self.log_end = 0
         self.error: TieredError | None = None
         self.future: Future[list[tuple[str, OffsetRange]]] = Future()
 
@@ -83,6 +87,8 @@ class Commits:
         self._thread = WorkerPool(1, "tiered-commit")
         self._syncs = WorkerPool(_SYNC_THREADS, "tiered-commit-sync")
         self._holds_transactions = False
+        self._renewing = False
+        self._renew_after = 0.0
 
     # -- committing ------------------------------------------------------------------------------
 
@@ -97,6 +103,8 @@ class Commits:
             Nothing was committed.
         PartitionPoisoned
             The disk failed. The message says whether the transaction is committed.
+        ColdStorageError
+            With ``sync="cold"``: the transaction is committed on this disk, and not published yet.
         """
         self._context.lifecycle.check_writable()
         if not parts and not decision.moves:
@@ -109,7 +117,9 @@ class Commits:
         self._waiting.append(commit)
         if self._thread.submit(self._run) is None:
             raise self._closed()
-        return commit.future.result()
+        ranges = commit.future.result()
+        self.log.wait_published(commit.log_end)
+        return ranges
 
     def _closed(self) -> StoreClosed:
         return StoreClosed(f"the store {self._context.url} is being closed; nothing was committed")
@@ -146,7 +156,7 @@ class Commits:
             try:
                 errors, end = self.log.decide([commit.decision for commit in group], placing.place)
                 for commit, error in zip(group, errors, strict=True):
-                    commit.error = error
+                    commit.error, commit.log_end = error, end
                 group = [commit for commit in group if commit.error is None]
                 unsynced = self._sync(held, end)
             except PartitionPoisoned as error:
@@ -217,12 +227,14 @@ class Commits:
     ) -> set[Place]:
         """Append the rows; return the partitions that failed."""
         failed: set[Place] = set()
+        # A restore to a time that has rows has their decision, too.
+        decided_us = self.log.last_append_us()
         for place, partition in held.items():
             bodies, numbers = placing.rows[place]
             if not bodies or place in unsynced:
                 continue
             try:
-                partition.append(bodies, numbers)
+                partition.append(bodies, numbers, decided_us)
             except BaseException as error:  # noqa: BLE001
                 # Nothing may be appended before these rows, which the next opening appends.
                 partition.fail(
@@ -243,6 +255,24 @@ class Commits:
             return WriterReading(self._turn, self.log, lambda: list(self._unapplied))
         return LogReading(self.log, lambda: TRANSACTIONS_FEATURE in self._context.catalog.features())
 
+    def log_end_before(self, meta: TopicMeta, partition: int) -> int | None:
+        """Return up to where the transaction log is to be published before rows of a partition; None: nothing is.
+
+        Raises
+        ------
+        CorruptionError, StoreClosed
+        """
+        if meta.name == TRANSACTIONS_TOPIC or TRANSACTIONS_FEATURE not in self._context.catalog.features():
+            return None
+        return self.log.end_of((meta.topic_id, partition))
+
+    def participants(self) -> list[TopicMeta]:
+        """Return the topics with rows of transactions, as they are now, without those that were deleted."""
+        if TRANSACTIONS_FEATURE not in self._context.catalog.features():
+            return []
+        found = (self._topic_of(name, topic_id) for name, topic_id in sorted(self.log.topics()))
+        return [topic.meta for topic in found if topic is not None]
+
     # -- completing ------------------------------------------------------------------------------
 
     def recover(self) -> None:
@@ -258,11 +288,14 @@ class Commits:
         if TRANSACTIONS_FEATURE not in self._context.catalog.features():
             return
         self._holds_transactions = True
+        cut = self._context.catalog.transactions_cut()
+        if cut is not None:
+            self.log.drop_later(cut)
         for part in {
             (part.topic, part.topic_id, part.partition): part for part in self._open_parts()
         }.values():
             try:
-                topic = self._topic_of(part)
+                topic = self._topic_of(part.topic, part.topic_id)
                 if topic is not None:
                     topic.writer(part.partition)
             except TieredError as error:
@@ -270,7 +303,8 @@ class Commits:
                     "a transaction is not complete in partition %d of topic %r: %s",
                     part.partition, part.topic, error,
                 )  # fmt: skip
-        self.settle()
+        self.log.rewrite_if_moved()
+        self.settle(ask=False)
 
     def complete(self, meta: TopicMeta, partition: int, writer: PartitionWriter) -> None:
         """Append to a partition what it lacks of decided transactions, before anything else is appended.
@@ -287,34 +321,47 @@ class Commits:
                     self._complete_part(meta, writer, decided, at)
 
     def _complete_part(self, meta: TopicMeta, writer: PartitionWriter, decided: Decided, at: int) -> None:
-        part = decided.parts[at]
-        _, last = writer.last_sequence(TRANSACTIONS_PRODUCER)
-        if last >= part.first_number + part.rows - 1:
-            return
-        batches = part_batches(meta, decided.parts, self.log.data_of(decided), at)
-        ends = np.cumsum([batch.num_rows for batch in batches]) + part.first_number
-        numbers = [np.arange(end - batch.num_rows, end) for batch, end in zip(batches, ends, strict=True)]
-        start, end = writer.append_numbered_batches(TRANSACTIONS_PRODUCER, 0, batches, numbers)
-        _log.info(
-            "completed a transaction: offsets %d to %d of partition %d of topic %r",
-            start, end, part.partition, part.topic,
-        )  # fmt: skip
+        part, end = decided.parts[at], decided.parts[at].first_number + decided.parts[at].rows
+        with writer.held() as held:
+            missing = end - max(part.first_number, held.last_sequence(TRANSACTIONS_PRODUCER) + 1)
+            if missing > 0:
+                bodies = _last_rows(part_batches(meta, decided.parts, self.log.data_of(decided), at), missing)
+                numbers = _numbers_of(bodies, end - missing)
+                held.append(bodies, numbers, self.log.last_append_us())
+                first = held.end_offset - part.rows
+                _log.info(
+                    "completed a transaction: offsets %d to %d of partition %d of topic %r",
+                    held.end_offset - missing, held.end_offset, part.partition, part.topic,
+                )  # fmt: skip
+        if missing <= 0:
+            known = writer.offsets_from(TRANSACTIONS_PRODUCER, part.first_number)
+            first = part.first_offset if known is None else known[0]
+        if first != part.first_offset:
+            self.log.move(decided.offset, at, first)
 
     # -- shortening the log ----------------------------------------------------------------------
 
-    def settle(self) -> None:
+    def settle(self, *, ask: bool) -> None:
         """Make the rows of all transactions durable in their partitions, and say so in the log.
 
-        What fails stays open, and is tried again with a later transaction or opening.
+        With a bucket, rows also have to be published. What fails stays open, and is tried again with a later transaction or
+        opening.
+
+        Parameters
+        ----------
+        ask
+            Read from the bucket what is published; False sends no request.
         """
         try:
             for part in self._open_parts():
                 with suppress(TieredError):
-                    topic = self._topic_of(part)
+                    topic = self._topic_of(part.topic, part.topic_id)
                     if topic is not None and not _is_durable(part, topic.writer(part.partition)):
                         topic.writer(part.partition).flush()
-            self._forget_durable()
+            self._forget_durable(ask=ask)
             self.log.mark_applied()
+        except StoreClosed:
+            pass
         except TieredError as error:
             _log.warning("the transaction log cannot be shortened now: %s", error)
 
@@ -331,36 +378,67 @@ class Commits:
         """Before the store closes: leave no transaction to complete, where that can be done."""
         if self.log.holds_transactions:
             with self._turn:
-                self.settle()
+                self.settle(ask=False)
 
     def _renew_if_due(self) -> None:
-        if self.log.is_due:
-            self.settle()
+        self.log.rewrite_if_moved()
+        if self.log.is_due and self._context.tiers.has_cold:
+            if not self._renewing and time.monotonic() >= self._renew_after:
+                # Commits do not wait for the bucket.
+                self._renewing = self._syncs.submit(self._renew) is not None
+        elif self.log.is_due:
+            self.settle(ask=False)
             self.log.renew_if_due()
-        elif self.log.open_count >= _OPEN_MAX:
-            self._forget_durable()
+        elif self.log.open_count >= _OPEN_MAX and not self._context.tiers.has_cold:
+            self._forget_durable(ask=False)
 
-    def _forget_durable(self) -> None:
-        self.log.forget([item for item in self.log.open_transactions() if self._is_applied(item)])
+    def _renew(self) -> None:
+        try:
+            self.settle(ask=True)
+            self.log.renew_if_due()
+        finally:
+            self._renewing = False
+            self._renew_after = time.monotonic() + _RENEW_SECONDS
 
-    def _is_applied(self, decided: Decided) -> bool:
+    def _forget_durable(self, *, ask: bool) -> None:
+        ends: dict[Place, int] = {}
+        self.log.forget([item for item in self.log.open_transactions() if self._is_applied(item, ends, ask)])
+
+    def _is_applied(self, decided: Decided, ends: dict[Place, int], ask: bool) -> bool:
+        """Whether the rows of a transaction are where no crash, and with a bucket no lost disk, can take them.
+
+        Parameters
+        ----------
+        ends
+            The published ends that are known by now; the function adds to them.
+        """
         for part in decided.parts:
-            topic = self._topic_of(part)
-            if topic is not None and not _is_durable(part, topic.writer(part.partition)):
+            topic = self._topic_of(part.topic, part.topic_id)
+            if topic is None:
+                continue
+            writer = topic.writer(part.partition)
+            if not _is_durable(part, writer):
                 return False
+            offloads = self._context.settings.policy_for(part.topic).offload.after is not None
+            if offloads and self._context.tiers.has_cold and part.end_offset > writer.start_offset:
+                if part.place not in ends:
+                    end = self._context.fencing.end_in_bucket(topic.meta, part.partition, ask=ask)
+                    ends[part.place] = end or 0
+                if ends[part.place] < part.end_offset:
+                    return False
         return True
 
     def _open_parts(self) -> Iterator[Part]:
         for decided in self.log.open_transactions():
             yield from decided.parts
 
-    def _topic_of(self, part: Part) -> OpenTopic | None:
-        """Return the topic of a part; None if it was deleted."""
+    def _topic_of(self, name: str, topic_id: UUID) -> OpenTopic | None:
+        """Return a topic; None if it was deleted."""
         try:
-            topic = self._topics.topic(part.topic)
+            topic = self._topics.topic(name)
         except TopicNotFound:
             return None
-        return topic if topic.meta.topic_id == part.topic_id else None
+        return topic if topic.meta.topic_id == topic_id else None
 
 
 class _Placing:
@@ -400,13 +478,32 @@ class _Placing:
             data += blocks
             self._offsets[place], self._numbers[place] = offset + encoded.rows, number + encoded.rows
             bodies, numbers = self.rows[place]
-            for body in encoded.bodies:
-                bodies.append(body)
-                numbers.append(Numbers(TRANSACTIONS_PRODUCER, 0, number, number + body.record_count - 1))
-                number += body.record_count
+            bodies += encoded.bodies
+            numbers += _numbers_of(encoded.bodies, number)
             commit.ranges.append((meta.name, OffsetRange(encoded.partition, offset, offset + encoded.rows)))
         self.parts.append(parts)
         return parts, data
+
+
+def _last_rows(batches: Sequence[pa.RecordBatch], count: int) -> list[Body]:
+    """Return the last rows of batches as blocks."""
+    bodies: list[Body] = []
+    skip = sum(batch.num_rows for batch in batches) - count
+    for batch in batches:
+        if batch.num_rows > skip:
+            bodies += encode_blocks(batch.slice(skip))
+        skip = max(0, skip - batch.num_rows)
+    return bodies
+
+
+def _numbers_of(bodies: Sequence[Body], first: int) -> list[Numbers]:
+    """Return the numbers of blocks whose first row has the number `first`."""
+    numbers = []
+    for body in bodies:
+        last = first + body.record_count - 1
+        numbers.append(Numbers(TRANSACTIONS_PRODUCER, 0, first, last))
+        first = last + 1
+    return numbers
 
 
 def _in_schema(part: EncodedPart, meta: TopicMeta) -> EncodedPart:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
+from uuid import UUID
 
+from ..engine.context import Place
 from .parts import Part, parts_in
 
 SESSIONS_MAX = 4096
@@ -31,11 +33,22 @@ class DecidedTable:
         self.bytes = 0
         self._open: dict[int, Decided] = {}
         self._last = -1
+        self._last_at: dict[Place, int] = {}
+        self._topics: set[tuple[str, UUID]] = set()
         self._applied = 0
         self._sessions: dict[str, str] = {}
 
     def __len__(self) -> int:
         return len(self._open)
+
+    @property
+    def topics(self) -> set[tuple[str, UUID]]:
+        """Names and ids of the topics of the transactions in the records so far."""
+        return set(self._topics)
+
+    def last_at(self, place: Place) -> int | None:
+        """Return the offset of the last transaction with rows in a partition, of those in the records so far."""
+        return self._last_at.get(place)
 
     def open(self) -> list[Decided]:
         """Return the transactions that are not known to be durable in all partitions, in the order of the log."""
@@ -63,6 +76,14 @@ class DecidedTable:
         """Return the newest session of each name, the one used least recently first."""
         return dict(self._sessions)
 
+    def move(self, offset: int, at: int, first_offset: int) -> None:
+        """Note that the rows of a part have other offsets than its record says."""
+        item = self._open.get(offset)
+        if item is not None:
+            parts = list(item.parts)
+            parts[at] = parts[at]._replace(first_offset=first_offset)
+            self._open[offset] = Decided(offset, tuple(parts))
+
     def use(self, name: str, session: str) -> None:
         """Make a session the newest of a name."""
         self._sessions.pop(name, None)
@@ -74,6 +95,9 @@ class DecidedTable:
         """Add a decided transaction."""
         self._open[offset] = Decided(offset, parts)
         self._last = offset
+        for part in parts:
+            self._last_at[part.place] = offset
+            self._topics.add((part.topic, part.topic_id))
         self.bytes += sum(part.bytes for part in parts)
 
     def apply(self, offset: int, row: Mapping[str, Any]) -> None:

@@ -17,22 +17,32 @@ import socket
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pyarrow as pa
 
 from ..engine.append import append_prepared, prepare_record
-from ..engine.context import StoreContext
+from ..engine.context import Place, StoreContext
 from ..engine.open_topics import OpenTopic, OpenTopics
 from ..engine.read import offset_ranges, refresh, snapshots
 from ..engine.topics import add_columns, delete_before
-from ..errors import ConfigError, CorruptionError, Fenced, OffsetOutOfRange, TieredError, TopicNotFound
+from ..errors import (
+    ConfigError,
+    CorruptionError,
+    Fenced,
+    OffsetOutOfRange,
+    StoreClosed,
+    TieredError,
+    TopicNotFound,
+)
 from ..format.block_rows import encode_blocks
 from ..format.document import TRANSACTIONS_FEATURE
 from ..format.schema import TIMESTAMP, TRANSACTIONS_TOPIC, body_schema
+from ..format.timestamps import to_datetime
 from ..format.topic_meta import TopicMeta
 from ..reader.read import read_splits
 from ..reader.rows import Query
+from ..warm.catalog import TransactionsCut
 from .decided import Decided, DecidedTable
 from .parts import PARTS_COLUMNS, TRANSACTIONS_PRODUCER, Part, parts_in
 from .positions import (
@@ -115,6 +125,8 @@ class TransactionLog:
         self._end = 0
         self._records = 0
         self._renewed = 0
+        self._offsets_moved = False
+        self._cut: TransactionsCut | None = None
 
     # -- reading ---------------------------------------------------------------------------------
 
@@ -179,8 +191,13 @@ class TransactionLog:
                 log.start,
                 0,
             )
-        names = [name for name in topic.schema.names if name != "data"]
+        names = ["timestamp", *(name for name in topic.schema.names if name != "data")]
         for offset, row in _rows(topic, names, self._end, log.end):
+            if self._cut is not None and offset < self._cut.end_offset:
+                # The log is written anew without these, for readers in other processes and in the bucket.
+                self._offsets_moved = True
+                if row["timestamp"] > to_datetime(self._cut.at_us):
+                    continue
             try:
                 self._apply(offset, row)
             except (TypeError, ValueError, KeyError) as error:
@@ -298,6 +315,7 @@ class TransactionLog:
         self._context.lifecycle.check_writable()
         topic = self._open() or self._create()
         if self._topic is not topic:
+            topic.writer(0)  # which knows the ends without the bucket, and syncs what it recovers
             self._replay(topic)
         return topic
 
@@ -398,6 +416,11 @@ class TransactionLog:
             topic = self._writable()
         topic.writer(0).sync_to(end)
 
+    def drop_later(self, cut: TransactionsCut) -> None:
+        """Leave out records that a restore to a time has too many of; called before the log is read."""
+        with self._lock:
+            self._cut = cut
+
     def open_transactions(self) -> list[Decided]:
         """Return the decided transactions that are not known to be durable in all their partitions, in order.
 
@@ -439,6 +462,32 @@ class TransactionLog:
             return None
         return [tuple(parts_in(parts)) for parts in rows if parts]
 
+    def end_of(self, place: Place) -> int | None:
+        """Return the offset behind the last transaction with rows in a partition; None if the log has none."""
+        with self._lock:
+            self._current()
+            last = self._decided.last_at(place)
+            return None if last is None else last + 1
+
+    def topics(self) -> set[tuple[str, UUID]]:
+        """Return names and ids of the topics of all transactions that the log has."""
+        with self._lock:
+            self._current()
+            return self._decided.topics
+
+    def wait_published(self, end: int) -> None:
+        """Wait until the records before `end` are published, if the sync mode says so.
+
+        Raises
+        ------
+        ColdStorageError
+            They are durable on this disk, and published later.
+        """
+        with self._lock:
+            topic = self._writable()
+        if topic.publishes:
+            topic.wait_safe(0, end, None)
+
     def data_of(self, decided: Decided) -> list[bytes]:
         """Return the blocks of a transaction."""
         with self._lock:
@@ -446,6 +495,11 @@ class TransactionLog:
         for _, row in _rows(topic, ["data"], decided.offset, decided.offset + 1):
             return list(row["data"])
         raise CorruptionError("a transaction is missing", where=f"topic {topic.name!r}")
+
+    def last_append_us(self) -> int:
+        """Return the append time of the last record, in microseconds since the epoch."""
+        with self._lock:
+            return self._writable().writer(0).last_append_us
 
     def forget(self, durable: Iterable[Decided]) -> None:
         """Remove transactions that are durable in all their partitions."""
@@ -489,24 +543,74 @@ class TransactionLog:
                 return
             try:
                 self._renew(topic)
+            except StoreClosed:
+                pass
             except TieredError as error:
                 # The positions are stored; only old records stay for longer.
                 _log.warning("the transaction log cannot be shortened now: %s", error)
 
     def _renew(self, topic: OpenTopic) -> None:
         topic.writer(0).roll()
-        start, self._records = self._decided.first_open(self._end), 0
+        start = self._decided.first_open(self._end)
+        self._append_tables(topic)
         if self._holds_transactions:
             # A reader in another process that began before still finds what was decided meanwhile.
             start, self._renewed = self._renewed, start
-        self._decided.bytes = 0
+        self._delete_before(topic, start)
+
+    def move(self, offset: int, at: int, first_offset: int) -> None:
+        """Note that rows that a recovery appended have other offsets than the record of their transaction says."""
+        with self._lock:
+            self._decided.move(offset, at, first_offset)
+            self._offsets_moved = True
+
+    def rewrite_if_moved(self) -> None:
+        """Append the table and the open transactions again, with the offsets that their rows have, and delete what is older.
+
+        Readers in other processes and in the bucket go by these offsets. A crash in between repeats it.
+        """
+        with self._lock:
+            topic = self._topic
+            if topic is None or not self._offsets_moved:
+                return
+            try:
+                self._rewrite(topic)
+            except TieredError as error:
+                _log.warning("the transaction log cannot be written anew now: %s", error)
+            else:
+                self._offsets_moved = False
+
+    def _rewrite(self, topic: OpenTopic) -> None:
+        writer, now_us = topic.writer(0), self._context.clock()
+        writer.roll()
+        start = self._renewed = self._end
+        self._append_tables(topic)
+        for item in self._decided.open():
+            row = record(TRANSACTION, "", "", ())
+            row |= {
+                "parts": [part.to_row() for part in item.parts],
+                "data": self.data_of(item),
+                "applied": start,
+            }
+            self._decided.forget([item])
+            with writer.held() as held:
+                offset = held.end_offset
+                held.append(encode_blocks(_body(topic, [row], now_us)))
+                self._end = held.end_offset
+            self._apply(offset, row)
+        self._delete_before(topic, start)
+
+    def _append_tables(self, topic: OpenTopic) -> None:
+        """Append records whose replay gives positions and sessions as they are."""
+        self._records = self._decided.bytes = 0
         for row in self._table.records():
             self._append(topic, row)
         for name, session in self._decided.sessions().items():
             self._append(topic, record(BEGIN, name, session, ()))
-        delete_before(
-            topic, max(start, topic.writer(0).start_offset), 0
-        )  # which makes the new records durable first
+
+    def _delete_before(self, topic: OpenTopic, start: int) -> None:
+        # It makes the new records durable first.
+        delete_before(topic, max(start, topic.writer(0).start_offset), 0)
 
 
 def _rows(

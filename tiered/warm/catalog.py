@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 from uuid import UUID, uuid4
 
 from ..errors import ConfigError, CorruptionError, TieredError, TopicNotFound
@@ -24,9 +25,26 @@ STORE_FILE = "store.json"
 RESTORING_FILE = "restoring.json"
 TOPIC_FILE = "topic.json"
 TOPICS_DIRECTORY = "topics"
+TRANSACTIONS_CUT = "transactions_cut"
+"""The key of a `TransactionsCut` in ``store.json``."""
 SERVING_FILE = "serving.json"
 # No topic's name begins with a dot, so every release ignores these directories.
 DELETING, _DELETED = ".deleting-", ".deleted-"
+
+
+class TransactionsCut(NamedTuple):
+    """Which records of the transaction log a restore to a time has too many of.
+
+    Attributes
+    ----------
+    at_us
+        The time of the restore.
+    end_offset
+        Where the restored log ended: records before it that are later than `at_us` do not count.
+    """
+
+    at_us: int
+    end_offset: int
 
 
 class Catalog:
@@ -130,6 +148,25 @@ class Catalog:
         if name not in values.get(FEATURES, ()):
             values[FEATURES] = sorted({*values.get(FEATURES, ()), name})
             write_atomically(self._fs, path, encode_document(values))
+
+    def transactions_cut(self) -> TransactionsCut | None:
+        """Return what does not count of the transaction log; None if all does.
+
+        Raises
+        ------
+        CorruptionError, UnsupportedFormat
+        """
+        path = self.root / STORE_FILE
+        value = decode_document(read_whole(path), where=str(path)).get(TRANSACTIONS_CUT)
+        if value is None:
+            return None
+        try:
+            cut = TransactionsCut(**value)
+        except TypeError:
+            raise CorruptionError(f"{TRANSACTIONS_CUT} is none", where=str(path)) from None
+        if not all(type(item) is int and 0 <= item < 1 << 63 for item in cut):
+            raise CorruptionError(f"{TRANSACTIONS_CUT} is none", where=str(path))
+        return cut
 
     def _create_store(self, path: Path) -> UUID:
         store_id = uuid4()

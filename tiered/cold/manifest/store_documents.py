@@ -18,7 +18,7 @@ from ...errors import (
     RestoreUnderWay,
     TopicNotFound,
 )
-from ...format.document import decode_document, encode_document
+from ...format.document import FEATURES, decode_document, encode_document
 from ..object_store.protocol import ObjectStore, object_url
 from ..object_store.rereads import reread_on_damage
 from .keys import STORE_KEY, TOPIC_FILE, topic_folder, topic_key, topic_of_folder
@@ -67,6 +67,7 @@ class StoreDocuments:
         *,
         left_seconds: LeftSeconds = _always_valid,
         may_begin: bool = True,
+        features: frozenset[str] = frozenset(),
     ) -> int:
         """Make this prefix the store's own, permanently; a repeat does nothing.
 
@@ -78,6 +79,8 @@ class StoreDocuments:
             The number of restores behind the caller's store, counted from 1.
         may_begin
             Whether to claim a prefix that belongs to no store yet; False raises `NoStore`.
+        features
+            What a reader must know; the document gets those that it lacks.
 
         Returns
         -------
@@ -100,7 +103,7 @@ class StoreDocuments:
                 if not may_begin:
                     raise NoStore
                 self._check_vacant()
-                return _with_lineage({"id": str(store_id)}, lineage)
+                return _with_features(_with_lineage({"id": str(store_id)}, lineage), features)
             owner = self._id(current)
             if owner != store_id:
                 raise ConfigError(
@@ -109,14 +112,14 @@ class StoreDocuments:
             intent = intent_of(current, known)
             if intent is None or intent.of != lineage:
                 self.check_lineage(STORE_KEY, current, lineage)
-                return current
+                return _with_features(current, features)
             if not intent.under_way:
-                return current
+                return _with_features(current, features)
             left = left_seconds(intent)
             if left > 0:
                 raise RestoreUnderWay(intent.message(self.store.url, left))
             log.warning("the restore by %s was cut short, so this store goes on", intent.holder)
-            return abandon_restore(current, intent)
+            return _with_features(abandon_restore(current, intent), features)
 
         return max(lineage, self.change_store(change))
 
@@ -156,8 +159,18 @@ class StoreDocuments:
         ------
         CorruptionError, UnsupportedFormat, ColdStorageError
         """
+        store = self.read_store()
+        return None if store is None else store[0]
+
+    def read_store(self) -> tuple[UUID, frozenset[str]] | None:
+        """Read the id and the features of the store that owns the prefix; None if no store does.
+
+        Raises
+        ------
+        CorruptionError, UnsupportedFormat, ColdStorageError
+        """
         stored = self._read(STORE_KEY)
-        return None if stored is None else self._id(stored[0])
+        return None if stored is None else (self._id(stored[0]), frozenset(stored[0].get(FEATURES, ())))
 
     def put_topic(self, topic: dict[str, Any], lineage: int = 1) -> None:
         """Create or update the document of a topic, given as the content of ``topic.json``.
@@ -392,3 +405,9 @@ class StoreDocuments:
 def _with_lineage(values: dict[str, Any], lineage: int) -> dict[str, Any]:
     """Return `values` with a lineage; the first lineage is not written."""
     return {**values, LINEAGE: lineage} if lineage > 1 else values
+
+
+def _with_features(values: dict[str, Any], features: frozenset[str]) -> dict[str, Any]:
+    """Return `values` with features that they lack; a document without any has no such key."""
+    all_of_them = features.union(values.get(FEATURES, ()))
+    return {**values, FEATURES: sorted(all_of_them)} if all_of_them else values

@@ -160,7 +160,7 @@ class Store(ABC):
         Raises
         ------
         ConfigError
-            The name is not valid, or the store has a bucket: transactions do not go to a bucket yet.
+            The name is not valid.
         ReadOnly, StoreClosed, DiskFull, PartitionPoisoned
         """
 

@@ -1,0 +1,171 @@
+"""Transactions of a store with a bucket: its readers see no part of one, and a restore completes those that it finds."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tiered
+from tests.support.budget import thinned
+from tests.support.clock import Clock
+from tests.support.disk_model import Image
+from tests.support.recorder import Recorder
+from tests.support.stores import stepwise
+from tests.transactions.lives import BUCKET, ORDINARY, Life, host_of, opened, parts_of, rows_of
+from tiered.recovery import restore
+from tiered.tiering.publish_actions import PublishActions
+from tiered.transactions import transaction_log
+from tiered.transactions.commits import Commits
+from tiered.transactions.transaction_log import TransactionLog
+
+EXTRA = 77
+"""A transaction that a restored store commits."""
+
+
+@pytest.fixture(autouse=True)
+def renew_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transaction_log, "RENEW_RECORDS_MIN", 7)
+
+
+def whole(store: Any) -> list[int]:
+    """Check that each transaction is there wholly or not; return those that are there."""
+    found = rows_of(store)
+    there = sorted({number for rows in found.values() for number in rows if number < ORDINARY} - {EXTRA})
+    for number in there:
+        held = {place: rows.count(number) for place, rows in found.items() if number in rows}
+        assert held == parts_of(number)
+    return there
+
+
+def check(root: Path, image: Image) -> None:
+    recorder = Recorder(root, image)
+    host = host_of(recorder)
+    if "store.json" not in image.objects and not any(key.endswith("store.json") for key in image.objects):
+        return
+    with tiered.open(BUCKET, host=host) as reader:
+        seen = whole_snapshot(reader)
+    settings = stepwise(offload={"after": "4h", "tail_interval": "1s"})
+    with tiered.restore(BUCKET, root / "restored", settings=settings, host=host) as store:
+        there = whole(store)
+        assert there == list(range(len(there)))
+        assert set(seen) <= set(there)
+        if {"events", "sums"} <= set(store.topics()):
+            with store.transaction("etl") as transaction:
+                transaction.append("events", b"77", partition=1)
+                transaction.append("sums", {"n": 77})
+            assert rows_of(store)["events", 1][-1] == 77
+        for topic in ("events", "__transactions", "sums"):
+            if topic in store.open_topics.topic_names():
+                store.topic(topic).flush()
+                store.tierer.tails.publish(store.topic(topic).meta, 0)
+                with tiered.open(BUCKET, host=host) as reader:
+                    after = whole_snapshot(reader)
+                    assert set(seen) <= set(after)
+
+
+def whole_snapshot(store: Any) -> list[int]:
+    """The same of one snapshot of both topics, as a reader of the bucket takes it."""
+    topics = [topic for topic in ("events", "sums") if topic in store.topics()]
+    snapshot = store.snapshot(topics)
+    found: dict[tuple[str, int], list[int]] = {}
+    for topic in topics:
+        for row in snapshot.scan(topic).to_arrow().to_pylist():
+            number = int(row["value" if topic == "events" else "n"])
+            found.setdefault((topic, row["partition"]), []).append(number)
+    there = sorted({number for rows in found.values() for number in rows if number < ORDINARY})
+    for number in there:
+        held = {place: rows.count(number) for place, rows in found.items() if number in rows}
+        assert held == {place: count for place, count in parts_of(number).items() if place[0] in topics}
+    return there
+
+
+def check_buckets(life: Life, folder: Path, every: int = 1) -> int:
+    """Check what moments leave in the bucket; return how many differ."""
+    images = (Image(objects=image.objects) for _, _, image in life.crashes())
+    different = {image.key(): image for image in images}
+    for number, image in enumerate(thinned(list(different.values()), every)):
+        root = folder / f"{number}"
+        root.mkdir()
+        check(root, image)
+        shutil.rmtree(root)
+    return len(different)
+
+
+def test_no_moment_of_the_bucket_has_a_part_of_a_transaction(tmp_path: Path) -> None:
+    assert check_buckets(Life(tmp_path / "life", BUCKET), tmp_path, every=3) > 60
+
+
+def check_times(life: Life, folder: Path) -> None:
+    """A restore to each time has the transactions of that time, each whole, and no later one."""
+    with opened(life.recorder, BUCKET, life.clock) as store:
+        store.flush()
+        store.tierer.tail_pass()
+    objects = dict(life.recorder.bucket.objects)
+    for number, time_us in enumerate(life.times_us):
+        root = folder / f"at{number}"
+        root.mkdir()
+        recorder = Recorder(root, Image(objects=objects))
+        host = host_of(recorder, Clock(life.clock() + 1_000_000))
+        at_us = time_us + 500_000
+        settings = stepwise(offload={"after": "4h", "tail_interval": "1s"})
+        with tiered.restore(
+            BUCKET, root / "restored", at=at_us // 1000, settings=settings, host=host
+        ) as store:
+            assert whole(store) == list(range(number + 1))
+            offsets = [item.offset for item in store.consumers() if item.partition == 0]
+            assert offsets == [positions_of(life, number)]
+            with store.transaction("etl") as transaction:
+                transaction.append("events", b"77", partition=0)
+                transaction.append("events", b"77", partition=1)
+            store.flush()
+            store.tierer.tail_pass()
+        with tiered.open(BUCKET, host=host) as reader:
+            found = rows_of(reader)
+            assert (found["events", 0][-1], found["events", 1][-1]) == (77, 77)
+        with tiered.open(root / "restored", settings=settings, host=host) as store:
+            assert whole(store) == list(range(number + 1))
+        shutil.rmtree(root)
+
+
+def positions_of(life: Life, number: int) -> int:
+    """The position in the first partition that the transaction with a number committed."""
+    return life.positions[number]
+
+
+def test_a_restore_to_a_time_has_the_transactions_of_that_time(tmp_path: Path) -> None:
+    check_times(Life(tmp_path / "life", BUCKET), tmp_path)
+
+
+TIMES: dict[str, tuple[Any, str, Callable[..., object]]] = {
+    "the log is restored beyond the time": (restore, "_goes_beyond", lambda *_: False),
+    "later records are dropped": (TransactionLog, "drop_later", lambda *_: None),
+    "a restored store completes transactions": (Commits, "complete", lambda *_: None),
+}
+
+
+@pytest.mark.parametrize("name", TIMES)
+def test_each_protective_step_of_a_time_is_needed(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(*TIMES[name])
+    with pytest.raises(AssertionError):
+        check_times(Life(tmp_path / "life", BUCKET), tmp_path)
+
+
+STEPS: dict[str, tuple[Any, str, Callable[..., object]]] = {
+    "the log is published before rows": (PublishActions, "_publish_log_first", lambda *_: None),
+    "a restored store completes transactions": (Commits, "recover", lambda *_: None),
+    "rows that got other offsets get another record": (TransactionLog, "rewrite_if_moved", lambda *_: None),
+    "rows that are not published keep their records": (Commits, "_is_applied", lambda *_: True),
+}
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_each_protective_step_is_needed(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(*STEPS[name])
+    with pytest.raises(AssertionError):
+        check_buckets(Life(tmp_path / "life", BUCKET), tmp_path)
