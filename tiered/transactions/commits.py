@@ -84,6 +84,8 @@ class Commits:
         self._waiting: deque[_Commit] = deque()
         self._turn = threading.RLock()
         self._unapplied: list[Sequence[Part]] = []
+        # Ends of partitions whose records after the durable ones are all of transactions: these the log can append again.
+        self._certain_ends: dict[Place, int] = {}
         self._thread = WorkerPool(1, "tiered-commit")
         self._syncs = WorkerPool(_SYNC_THREADS, "tiered-commit-sync")
         self._holds_transactions = False
@@ -209,7 +211,11 @@ class Commits:
 
     def _sync(self, held: dict[Place, HeldPartition], end: int) -> dict[Place, TieredError]:
         """Make the decision durable, and what lies before the rows; return the errors of the latter."""
-        behind = {place: partition for place, partition in held.items() if not partition.is_durable}
+        behind = {
+            place: partition
+            for place, partition in held.items()
+            if not partition.is_durable and self._certain_ends.get(place) != partition.end_offset
+        }
         running = {place: self._syncs.submit(partition.sync) for place, partition in behind.items()}
         try:
             self.log.sync_to(end)
@@ -235,6 +241,7 @@ class Commits:
                 continue
             try:
                 partition.append(bodies, numbers, decided_us)
+                self._certain_ends[place] = partition.end_offset
             except BaseException as error:  # noqa: BLE001
                 # Nothing may be appended before these rows, which the next opening appends.
                 partition.fail(
