@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, Protocol, TypeVar
+from collections.abc import Mapping
+from typing import Any, Protocol
 from uuid import UUID
 
 from ..format.manifest import Head
@@ -17,8 +17,6 @@ from ..settings.settings import Settings
 from ..warm.file_value_cache import FileValueCache
 from .host import Host
 from .lifecycle import Lifecycle
-
-_T = TypeVar("_T")
 
 
 class Fencing(Protocol):
@@ -44,11 +42,7 @@ Place = tuple[UUID, int]
 
 
 class Reading(Protocol):
-    """A read over several partitions, which sees each transaction wholly or not."""
-
-    def take(self, take: Callable[[], _T]) -> _T:
-        """Call `take`, which takes the views of the partitions, and may be called again; return its result."""
-        ...
+    """A read over several partitions, which sees each transaction wholly or not; it begins before their ends are taken."""
 
     def whole_ends(self, ends: Mapping[Place, int]) -> dict[Place, int] | None:
         """Return the ends, lower where a partition has rows of a transaction that others lack; None: take them again."""

@@ -75,13 +75,10 @@ def whole_snapshots(
         tiers = topic.context.tiers
         return snapshot_partition(tiers, topic.meta, partition, view=view, start_offset=start, end_offset=end)
 
-    def views() -> list[HotView | None]:
-        return [topic.view(partition) for topic, partition in places]
-
     keys = [(topic.meta.topic_id, partition) for topic, partition in places]
     for _ in range(_READINGS_MAX):
         reading = places[0][0].context.commits.begin_reading() if len(places) > 1 else None
-        hot = views() if reading is None else reading.take(views)
+        hot = [topic.view(partition) for topic, partition in places]
         parts = [take(at, view, None) for at, view in enumerate(hot)]
         if reading is None:
             return tuple(parts)  # a partition has all rows of a transaction, or none

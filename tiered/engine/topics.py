@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pyarrow as pa
 
 from ..errors import OffsetOutOfRange, SchemaMismatch, StoreLocked, TopicNotFound
 from ..format.schema import body_schema, normalize_schema
 from ..format.segment import schema_message
 from ..format.topic_meta import TopicMeta, with_partitions
+from ..warm.catalog import hold_topic
+from ..warm.partition_directory import list_segments
 from .open_topics import OpenTopic
 from .writers import check_not_deleted
 
@@ -20,6 +24,26 @@ def delete_before(topic: OpenTopic, offset: int, partition: int) -> None:
     if type(offset) is not int or not 0 <= offset <= writer.durable_offset:
         raise deletion_beyond_log(topic.name, partition, offset, writer.start_offset, writer.durable_offset)
     writer.set_start_offset(offset)
+
+
+def remove_deleted_segments(topic: OpenTopic, partition: int) -> None:
+    """Remove the local segments before the start offset of a partition, as a pass does in a store without a bucket.
+
+    Raises
+    ------
+    StoreLocked, DiskFull, CorruptionError
+    """
+    context = topic.context
+    start = topic.writer(partition).start_offset
+    directory = context.catalog.partition_directory(topic.name, partition)
+    names = list_segments(directory).segments
+    doomed = [name for name, following in pairwise(names) if following.base_offset <= start]
+    if doomed:
+        with hold_topic(context.catalog.root, topic.meta):
+            for name in doomed:
+                context.tiers.release(directory / str(name))
+                context.fs.unlink(directory / str(name))
+            context.fs.sync_directory(directory)
 
 
 def deletion_beyond_log(topic: str, partition: int, offset: object, start: int, end: int) -> OffsetOutOfRange:

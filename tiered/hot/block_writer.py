@@ -183,10 +183,10 @@ class BlockWriter:
 
     def _append_run(self, run: Sequence[NumberedBody], keep: bool) -> None:
         bodies, numbers = zip(*run, strict=True)
-        self._append_numbered(bodies, numbers, keep=keep)
+        self._append_numbered(bodies, numbers, 0, keep)
 
     def _append_numbered(
-        self, bodies: Sequence[Body], numbers: Sequence[Numbers], not_before_us: int = 0, *, keep: bool = True
+        self, bodies: Sequence[Body], numbers: Sequence[Numbers], not_before_us: int, keep: bool
     ) -> None:
         self._active.append(bodies, keep=keep, numbers=numbers, not_before_us=not_before_us)
         end = self._active.segment.end_offset - sum(body.record_count for body in bodies)

@@ -18,7 +18,7 @@ class HeldPartition:
         self,
         pending: PendingRows,
         active: ActiveSegment,
-        append: Callable[[Sequence[Body], Sequence[Numbers], int], None],
+        append: Callable[[Sequence[Body], Sequence[Numbers], int, bool], None],
     ) -> None:
         self._pending = pending
         self._active = active
@@ -60,7 +60,14 @@ class HeldPartition:
         """
         self._active.make_room(length)
 
-    def append(self, bodies: Sequence[Body], numbers: Sequence[Numbers] = (), not_before_us: int = 0) -> None:
+    def append(
+        self,
+        bodies: Sequence[Body],
+        numbers: Sequence[Numbers] = (),
+        not_before_us: int = 0,
+        *,
+        keep: bool = True,
+    ) -> None:
         """Append blocks by one write, all or none.
 
         Parameters
@@ -69,13 +76,15 @@ class HeldPartition:
             The producer numbers of each block, with their last sequences; empty if the blocks have none.
         not_before_us
             The least append time of the blocks.
+        keep
+            Whether the blocks stay readable from memory.
 
         Raises
         ------
         DiskFull, PartitionPoisoned
         """
         try:
-            self._append(bodies, numbers, not_before_us)
+            self._append(bodies, numbers, not_before_us, keep)
         except BaseException:
             # The segment knows which blocks were written.
             for number in {item.producer_id for item in numbers}:

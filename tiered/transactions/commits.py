@@ -82,8 +82,7 @@ class Commits:
         self._topics = topics
         self.log = log
         self._waiting: deque[_Commit] = deque()
-        self._turn = threading.RLock()
-        self._unapplied: list[Sequence[Part]] = []
+        self._turn = threading.Lock()
         # Ends of partitions whose records after the durable ones are all of transactions: these the log can append again.
         self._certain_ends: dict[Place, int] = {}
         self._thread = WorkerPool(1, "tiered-commit")
@@ -171,11 +170,7 @@ class Commits:
             except BaseException as error:
                 _fail_unknown(group, held.values(), error)
                 raise
-            failed = unsynced.keys() | self._apply(held, placing, unsynced)
-            if failed:
-                self._unapplied += [
-                    parts for parts in placing.parts if any(part.place in failed for part in parts)
-                ]
+            self._apply(held, placing, unsynced)
         for commit in group:
             if not unsynced.keys().isdisjoint(commit.parts):
                 commit.error = PartitionPoisoned(
@@ -230,9 +225,7 @@ class Commits:
 
     def _apply(
         self, held: dict[Place, HeldPartition], placing: _Placing, unsynced: dict[Place, TieredError]
-    ) -> set[Place]:
-        """Append the rows; return the partitions that failed."""
-        failed: set[Place] = set()
+    ) -> None:
         # A restore to a time that has rows has their decision, too.
         decided_us = self.log.last_append_us()
         for place, partition in held.items():
@@ -251,15 +244,13 @@ class Commits:
                     )
                 )
                 _log.warning("a committed transaction waits for the next opening of the store: %s", error)
-                failed.add(place)
-        return failed
 
     # -- reading ---------------------------------------------------------------------------------
 
     def begin_reading(self) -> Reading:
         """Begin a read over several partitions."""
         if self._context.lifecycle.writes:
-            return WriterReading(self._turn, self.log, lambda: list(self._unapplied))
+            return WriterReading(self.log)
         return LogReading(self.log, lambda: TRANSACTIONS_FEATURE in self._context.catalog.features())
 
     def log_end_before(self, meta: TopicMeta, partition: int) -> int | None:
@@ -386,6 +377,7 @@ class Commits:
         if self.log.holds_transactions:
             with self._turn:
                 self.settle(ask=False)
+                self.log.renew_at_close()
 
     def _renew_if_due(self) -> None:
         self.log.rewrite_if_moved()
@@ -455,8 +447,6 @@ class _Placing:
     ----------
     rows
         By partition, the blocks to append and their numbers.
-    parts
-        The parts of each transaction.
     """
 
     def __init__(self, group: Sequence[_Commit], held: dict[Place, HeldPartition]) -> None:
@@ -466,7 +456,6 @@ class _Placing:
             place: partition.last_sequence(TRANSACTIONS_PRODUCER) + 1 for place, partition in held.items()
         }
         self.rows: dict[Place, tuple[list[Body], list[Numbers]]] = {place: ([], []) for place in held}
-        self.parts: list[Sequence[Part]] = []
 
     def place(self, at: int) -> Placed:
         """Return the parts of a transaction, and their blocks."""
@@ -488,7 +477,6 @@ class _Placing:
             bodies += encoded.bodies
             numbers += _numbers_of(encoded.bodies, number)
             commit.ranges.append((meta.name, OffsetRange(encoded.partition, offset, offset + encoded.rows)))
-        self.parts.append(parts)
         return parts, data
 
 

@@ -27,13 +27,16 @@ class DecidedTable:
     ----------
     bytes
         The bytes of rows in all records so far.
+    forgotten
+        How often open transactions were removed.
     """
 
     def __init__(self) -> None:
         self.bytes = 0
+        self.forgotten = 0
         self._open: dict[int, Decided] = {}
         self._last = -1
-        self._last_at: dict[Place, int] = {}
+        self._last_at: dict[Place, tuple[int, int]] = {}
         self._topics: set[tuple[str, UUID]] = set()
         self._applied = 0
         self._sessions: dict[str, str] = {}
@@ -48,7 +51,12 @@ class DecidedTable:
 
     def last_at(self, place: Place) -> int | None:
         """Return the offset of the last transaction with rows in a partition, of those in the records so far."""
-        return self._last_at.get(place)
+        last = self._last_at.get(place)
+        return None if last is None else last[0]
+
+    def are_before(self, ends: Mapping[Place, int]) -> bool:
+        """Whether partitions have no row of a transaction at or behind these ends."""
+        return all(self._last_at.get(place, (0, 0))[1] <= end for place, end in ends.items())
 
     def open(self) -> list[Decided]:
         """Return the transactions that are not known to be durable in all partitions, in the order of the log."""
@@ -65,6 +73,7 @@ class DecidedTable:
 
     def forget(self, durable: Iterable[Decided]) -> None:
         """Remove transactions."""
+        self.forgotten += 1
         for item in durable:
             self._open.pop(item.offset, None)
 
@@ -96,7 +105,7 @@ class DecidedTable:
         self._open[offset] = Decided(offset, parts)
         self._last = offset
         for part in parts:
-            self._last_at[part.place] = offset
+            self._last_at[part.place] = offset, part.end_offset
             self._topics.add((part.topic, part.topic_id))
         self.bytes += sum(part.bytes for part in parts)
 
@@ -112,6 +121,7 @@ class DecidedTable:
         if applied is not None:
             self._applied = max(self._applied, applied)
             for known in [known for known in self._open if known < applied]:
+                self.forgotten += 1
                 del self._open[known]
         if row.get("parts"):
             self.decide(offset, tuple(parts_in(row["parts"])))

@@ -25,7 +25,7 @@ from ..engine.append import append_prepared, prepare_record
 from ..engine.context import Place, StoreContext
 from ..engine.open_topics import OpenTopic, OpenTopics
 from ..engine.read import offset_ranges, refresh, snapshots
-from ..engine.topics import add_columns, delete_before
+from ..engine.topics import add_columns, delete_before, remove_deleted_segments
 from ..errors import (
     ConfigError,
     CorruptionError,
@@ -62,8 +62,10 @@ from .positions import (
 _log = logging.getLogger("tiered.topic")
 
 _REPLAYS_MAX = 10
-RENEW_RECORDS_MIN = 1 << 14
+RENEW_RECORDS_MIN = 1 << 12
 """The least number of records after which the table is appended again; with many positions it is four times as many."""
+CLOSE_RECORDS_MAX = 1 << 8
+"""The number of records that a clean close leaves for the next opening to read."""
 
 
 RENEW_BYTES_MIN = 256 << 20
@@ -391,7 +393,7 @@ class TransactionLog:
             if rows:
                 with topic.writer(0).held() as held:
                     first = held.end_offset
-                    held.append(encode_blocks(_body(topic, rows, now_us)))
+                    held.append(encode_blocks(_body(topic, rows, now_us)), keep=False)
                     self._end = held.end_offset
                 for at, row in enumerate(rows):
                     self._apply(first + at, row)
@@ -434,6 +436,11 @@ class TransactionLog:
     def holds_transactions(self) -> bool:
         """Whether this process began or completed transactions."""
         return self._holds_transactions
+
+    @property
+    def forgotten(self) -> int:
+        """How often transactions were removed from those in `open_transactions`."""
+        return self._decided.forgotten
 
     @property
     def open_count(self) -> int:
@@ -488,6 +495,11 @@ class TransactionLog:
         if topic.publishes:
             topic.wait_safe(0, end, None)
 
+    def parts_beyond(self, ends: Mapping[Place, int]) -> list[Sequence[Part]]:
+        """Return the parts of the open transactions, in order, if a partition has rows of any behind its end here."""
+        with self._lock:
+            return [] if self._decided.are_before(ends) else [item.parts for item in self._decided.open()]
+
     def data_of(self, decided: Decided) -> list[bytes]:
         """Return the blocks of a transaction."""
         with self._lock:
@@ -541,13 +553,39 @@ class TransactionLog:
             topic = self._topic
             if topic is None or not self.is_due:
                 return
+            self._shorten(topic, self._renew)
+        self._remove_deleted(topic)
+
+    def renew_at_close(self) -> None:
+        """Leave little to read for the next opening."""
+        with self._lock:
+            topic = self._topic
+            if topic is None or self._records <= max(CLOSE_RECORDS_MAX, 4 * len(self._table)):
+                return
+            if self._shorten(topic, self._renew):
+                # Readers in other processes that began before begin again: no other renewal follows.
+                self._shorten(topic, lambda topic: self._delete_before(topic, self._renewed))
+        self._remove_deleted(topic)
+
+    def _shorten(self, topic: OpenTopic, shorten: Callable[[OpenTopic], None]) -> bool:
+        """Call a function that appends what the log holds again; return whether it succeeded. The caller holds the lock."""
+        try:
+            shorten(topic)
+        except StoreClosed:
+            return False
+        except TieredError as error:
+            # The positions are stored; only old records stay for longer.
+            _log.warning("the transaction log cannot be shortened now: %s", error)
+            return False
+        return True
+
+    def _remove_deleted(self, topic: OpenTopic) -> None:
+        """Remove files before the start offset; with a bucket, passes do that."""
+        if not self._context.tiers.has_cold:
             try:
-                self._renew(topic)
-            except StoreClosed:
-                pass
+                remove_deleted_segments(topic, 0)
             except TieredError as error:
-                # The positions are stored; only old records stay for longer.
-                _log.warning("the transaction log cannot be shortened now: %s", error)
+                _log.warning("old files of the transaction log stay for now: %s", error)
 
     def _renew(self, topic: OpenTopic) -> None:
         topic.writer(0).roll()
@@ -573,11 +611,7 @@ class TransactionLog:
             topic = self._topic
             if topic is None or not self._offsets_moved:
                 return
-            try:
-                self._rewrite(topic)
-            except TieredError as error:
-                _log.warning("the transaction log cannot be written anew now: %s", error)
-            else:
+            if self._shorten(topic, self._rewrite):
                 self._offsets_moved = False
 
     def _rewrite(self, topic: OpenTopic) -> None:
@@ -595,7 +629,7 @@ class TransactionLog:
             self._decided.forget([item])
             with writer.held() as held:
                 offset = held.end_offset
-                held.append(encode_blocks(_body(topic, [row], now_us)))
+                held.append(encode_blocks(_body(topic, [row], now_us)), keep=False)
                 self._end = held.end_offset
             self._apply(offset, row)
         self._delete_before(topic, start)

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TypeVar
 
 from ..engine.context import Place
 from .parts import Part
 from .transaction_log import LogPoint, TransactionLog
-
-_T = TypeVar("_T")
 
 
 def whole_ends(transactions: Iterable[Sequence[Part]], ends: Mapping[Place, int]) -> dict[Place, int]:
@@ -31,33 +27,19 @@ def whole_ends(transactions: Iterable[Sequence[Part]], ends: Mapping[Place, int]
 
 
 class WriterReading:
-    """A read in the process that commits: it takes the ends while no commit is between its decision and its last row.
+    """A read in the process that commits: it asks which transactions are open after it has taken the ends.
 
-    Parameters
-    ----------
-    turn
-        Held during commits.
-    unapplied
-        Returns the parts of transactions whose rows could not be appended, because a disk failed.
+    Records that were appended before the read are in it: while a transaction has its rows in some of its partitions only,
+    nobody else appends to any of them.
     """
 
-    def __init__(
-        self, turn: threading.RLock, log: TransactionLog, unapplied: Callable[[], list[Sequence[Part]]]
-    ) -> None:
-        self._turn = turn
+    def __init__(self, log: TransactionLog) -> None:
         self._log = log
-        self._unapplied = unapplied
-        self._cutting: list[Sequence[Part]] = []
-
-    def take(self, take: Callable[[], _T]) -> _T:
-        if self._log.holds_transactions:
-            take()  # a flush of what waits for the disk, so that the next one keeps commits waiting for less
-        with self._turn:
-            self._cutting = self._unapplied()
-            return take()
+        self._forgotten = log.forgotten
 
     def whole_ends(self, ends: Mapping[Place, int]) -> dict[Place, int] | None:
-        return whole_ends(self._cutting, ends)
+        transactions = self._log.parts_beyond(ends)
+        return whole_ends(transactions, ends) if self._log.forgotten == self._forgotten else None
 
 
 class LogReading:
@@ -73,9 +55,6 @@ class LogReading:
         self._log = log
         self._has_transactions = has_transactions
         self._before: LogPoint | None = log.point() if has_transactions() else None
-
-    def take(self, take: Callable[[], _T]) -> _T:
-        return take()
 
     def whole_ends(self, ends: Mapping[Place, int]) -> dict[Place, int] | None:
         if self._before is None:
