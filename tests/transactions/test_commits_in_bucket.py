@@ -20,7 +20,9 @@ from tiered.recovery import restore
 from tiered.tiering.publish_actions import PublishActions
 from tiered.transactions import transaction_log
 from tiered.transactions.commits import Commits
-from tiered.transactions.transaction_log import TransactionLog
+from tiered.transactions.parts import Part, block_data
+from tiered.transactions.transaction_log import Decision, TransactionLog
+from tiered.transactions.transaction_rows import TransactionRows
 
 EXTRA = 77
 """A transaction that a restored store commits."""
@@ -171,3 +173,25 @@ def test_each_protective_step_is_needed(name: str, tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(*STEPS[name])
     with pytest.raises(AssertionError):
         check_buckets(Life(tmp_path / "life", BUCKET), tmp_path)
+
+
+def test_a_record_on_its_way_to_the_disk_is_published_first(tmp_path: Path) -> None:
+    """A pass that meets a commit between its decision and its sync makes the record durable itself."""
+    (tmp_path / "life").mkdir()
+    recorder = Recorder(tmp_path / "life")
+    with opened(recorder, BUCKET) as store:
+        topic = store.create_topic("events")
+        topic.append(b"1")
+        topic.flush()
+        rows = TransactionRows()
+        rows.add(topic.opened, b"2", None, None, None, None)
+        (encoded,) = rows.encode()
+        meta = topic.meta
+        part = Part(meta.name, meta.topic_id, 0, 0, 1, 0, 1, 1, encoded.length)
+        decision = Decision(None, "", ())
+        store.transactions.decide([decision], lambda _: ([part], [block_data(encoded.bodies[0])]))
+        assert store.tierer.tails.publish(meta, 0) == 1
+        log = store.topic("__transactions")
+        assert store.tierer.claims.known_end(log.meta, 0) == log.offsets()[0].end
+    with tiered.restore(BUCKET, tmp_path / "life/restored", host=host_of(recorder)) as store:
+        assert [row["value"] for row in store.topic("events").scan().to_arrow().to_pylist()] == [b"1", b"2"]

@@ -212,6 +212,8 @@ class PublishActions:
         log = PartitionHandle.named(self._topics, TRANSACTIONS_TOPIC, 0)
         if (self._claims.published_end(log) or 0) >= end:
             return
+        if log.writer is not None:
+            log.writer.sync_to(end)  # the last of them may be on its way to the disk
         for action in survey_tail(self._claims, log)[1]:
             self.ship_tail(action)
         published = self._claims.known_end(log.meta, 0) or 0
