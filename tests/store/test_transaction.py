@@ -203,6 +203,32 @@ def test_positions_of_another_store_are_refused(store: Any, tmp_path: Path, cloc
             transaction.commit_position(consumer)
 
 
+def test_topics_of_another_store_are_refused(store: Any, tmp_path: Path, clock: Clock) -> None:
+    with open_store(tmp_path / "other", None, clock) as other, store.transaction() as transaction:
+        foreign = other.create_topic("events")
+        for add in (
+            lambda: transaction.append(foreign, b"a"),
+            lambda: transaction.append_many(foreign, [b"a"]),
+            lambda: transaction.append_batch(foreign, pa.table({"value": [b"a"]})),
+        ):
+            with pytest.raises(tiered.ConfigError, match="topic 'events' is of another store"):
+                add()
+    assert transaction.ranges == {}
+
+
+def test_a_topic_that_was_deleted_and_created_again_is_another(store: Any) -> None:
+    events = store.topic("events")
+    store.delete_topic("events")
+    with store.transaction() as transaction:
+        with pytest.raises(tiered.TopicNotFound):
+            transaction.append(events, b"a")
+        store.create_topic("events")
+        with pytest.raises(tiered.TopicNotFound, match="open it again"):
+            transaction.append(events, b"a")
+        transaction.append("events", b"b")
+    assert values(store.topic("events")) == [b"b"]
+
+
 def test_who_cannot_write_begins_no_transaction(store: Any, tmp_path: Path, clock: Clock) -> None:
     with tiered.open(tmp_path / "data", read_only=True) as reader, pytest.raises(tiered.ReadOnly):
         reader.transaction()

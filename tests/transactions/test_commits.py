@@ -14,7 +14,7 @@ import tiered
 from tests.support.budget import thinned
 from tests.support.disk_model import Image
 from tests.support.recorder import Recorder
-from tests.support.stores import let_go, stepwise
+from tests.support.stores import let_go, stepwise, values
 from tests.transactions.lives import (
     BUCKET,
     ORDINARY,
@@ -26,10 +26,11 @@ from tests.transactions.lives import (
     parts_of,
     rows_of,
 )
-from tiered.errors import DiskFull, PartitionPoisoned, TieredError
+from tiered.errors import DiskFull, PartitionPoisoned, StoreClosed, TieredError
 from tiered.hot.held_partition import HeldPartition
 from tiered.transactions import transaction_log
 from tiered.transactions.commits import Commits
+from tiered.transactions.transaction_log import TransactionLog
 
 
 @pytest.fixture(autouse=True)
@@ -94,7 +95,7 @@ def no_sync_of_the_log(commits: Commits, held: dict[Any, HeldPartition], end: in
 def no_sync_of_what_lies_before(
     commits: Commits, held: dict[Any, HeldPartition], end: int
 ) -> dict[Any, TieredError]:
-    commits.log.sync_to(end)
+    commits.log.sync_written(end)
     return {}
 
 
@@ -190,3 +191,52 @@ def test_a_failed_operation_leaves_no_part_of_a_transaction(kind: str, tmp_path:
         failures += certain != [0, 1, 2, 3, 4, 5]
     assert fault.left >= 0
     assert failures > 3
+
+
+def test_no_room_for_positions_does_not_undo_a_decision(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its record is in the file: what waits behind it in memory must not make its sync fail."""
+    recorder = Recorder(tmp_path)
+    sync_written = TransactionLog.sync_written
+
+    def without_room(log: TransactionLog, end: int) -> None:
+        consumer.commit({0: 1})
+        recorder.fault = Fault(0, lambda: DiskFull("no room (injected)"), ("write", "create", "reserve"))
+        try:
+            sync_written(log, end)
+        finally:
+            recorder.fault = None
+
+    with opened(recorder) as store:
+        events = store.create_topic("events")
+        events.append(b"0", sync=True)
+        consumer = events.consumer("billing")
+        monkeypatch.setattr(TransactionLog, "sync_written", without_room)
+        with store.transaction() as transaction:
+            transaction.append("events", b"1")
+        monkeypatch.undo()
+        assert values(events) == [b"0", b"1"]
+        assert store.consumers()[0].offset == 1
+
+
+def test_an_error_after_the_decision_leaves_it_unknown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the error says, the record may count at the next opening, so nothing comes before its rows."""
+
+    def fails(log: TransactionLog, end: int) -> None:
+        raise StoreClosed("the store is closed")
+
+    store = opened(Recorder(tmp_path))
+    events = store.create_topic("events")
+    monkeypatch.setattr(TransactionLog, "sync_written", fails)
+    with pytest.raises(PartitionPoisoned, match="shows once the store is open again"):
+        with store.transaction() as transaction:
+            transaction.append("events", b"1")
+    monkeypatch.undo()
+    with pytest.raises(PartitionPoisoned):
+        events.append(b"2", sync=True)
+    let_go(store)
+    with tiered.open(tmp_path / "data", settings=stepwise(offload="off")) as again:
+        assert values(again.topic("events")) == [b"1"]

@@ -17,7 +17,7 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from uuid import UUID
 
@@ -264,23 +264,35 @@ class PartitionWriter(WriterFields):
 
     def sync_to(self, offset: int) -> None:
         """Return once every record before `offset` is durable; threads that wait share a group commit."""
+        self._sync(offset, self._commit)
 
+    def sync_written(self, offset: int) -> None:
+        """Return once every record before `offset`, all of them written, is durable; needs no room for pending rows.
+
+        Raises
+        ------
+        PartitionPoisoned, StoreClosed, Fenced
+        """
+        self._sync(offset, lambda: self._commit(drain=False))
+
+    def _sync(self, offset: int, commit: Callable[[], None]) -> None:
         def durable() -> bool:
             if self.active.durable_offset >= offset:
                 return True
             self.pending.check_fault()
             return False
 
-        self._group.run(durable, self._commit)
+        self._group.run(durable, commit)
 
-    def _commit(self) -> None:
-        """Write the pending rows and sync the segment."""
+    def _commit(self, *, drain: bool = True) -> None:
+        """Write the pending rows, unless `drain` is False, and sync the segment."""
         self._apply_fence()
         started = time.perf_counter()
         with self._sync_lock:
             with self.blocks.write_lock:
                 self.pending.check_fault()
-                self.blocks.drain()
+                if drain:
+                    self.blocks.drain()
                 segment, end = self.active.segment, self.active.segment.end_offset
                 producers = segment.producers.snapshot()
             self.active.sync(segment, end, producers)

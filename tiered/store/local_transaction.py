@@ -7,12 +7,14 @@ from typing import Any
 
 from ..engine.open_topics import OpenTopic, OpenTopics
 from ..engine.records import OffsetRange, Record
-from ..errors import ConfigError
+from ..engine.topic_shape import TopicShape
+from ..errors import ConfigError, TopicNotFound
 from ..transactions.commits import Commits
 from ..transactions.positions import check_not_own
 from ..transactions.transaction_log import Decision, Moves
 from ..transactions.transaction_rows import TransactionRows
 from .interface.consumer import Consumer
+from .interface.topic import Topic
 from .interface.transaction import Transaction
 
 
@@ -27,25 +29,41 @@ class LocalTransaction(Transaction):
         self._rows = TransactionRows()
         self._consumers: dict[Consumer, Moves] = {}
 
-    def _topic(self, name: str) -> OpenTopic:
+    def _topic(self, topic: str | Topic) -> OpenTopic:
+        name = topic if isinstance(topic, str) else topic.name
         check_not_own(name)
-        return self._topics.topic(name)
+        if not isinstance(topic, str):
+            self._check_of_this_store(topic.opened, f"topic {name!r}")
+        current = self._topics.topic(name)
+        if not isinstance(topic, str) and topic.opened.meta.topic_id != current.meta.topic_id:
+            raise TopicNotFound(
+                f"topic {name!r} was deleted since it was opened, and is another now: open it again"
+            )
+        return current
+
+    def _check_of_this_store(self, topic: TopicShape, what: str) -> None:
+        if not isinstance(topic, OpenTopic) or topic.context is not self._topics.context:
+            raise ConfigError(f"{what} is of another store than this transaction")
 
     def _append(
-        self, topic: str, value: Any, key: object, headers: object, timestamp: object, partition: int | None
+        self,
+        topic: str | Topic,
+        value: Any,
+        key: object,
+        headers: object,
+        timestamp: object,
+        partition: int | None,
     ) -> None:
         self._rows.add(self._topic(topic), value, key, headers, timestamp, partition)
 
-    def _append_many(self, topic: str, records: Iterable[bytes | Mapping[str, Any] | Record]) -> None:
+    def _append_many(self, topic: str | Topic, records: Iterable[bytes | Mapping[str, Any] | Record]) -> None:
         self._rows.add_many(self._topic(topic), records)
 
-    def _append_batch(self, topic: str, data: Any, partition: int | None) -> None:
+    def _append_batch(self, topic: str | Topic, data: Any, partition: int | None) -> None:
         self._rows.add_batch(self._topic(topic), data, partition)
 
     def _commit_position(self, consumer: Consumer) -> None:
-        topic = consumer.topic.opened
-        if not isinstance(topic, OpenTopic) or topic.context is not self._topics.context:
-            raise ConfigError(f"consumer {consumer.name!r} is of another store than this transaction")
+        self._check_of_this_store(consumer.topic.opened, f"consumer {consumer.name!r}")
         self._consumers[consumer] = consumer.moves()
 
     def _commit(self) -> dict[str, list[OffsetRange]]:

@@ -154,21 +154,27 @@ class Commits:
             held = self._hold(group, holds)
             group = [commit for commit in group if commit.error is None]
             placing = _Placing(group, held)
+            decided = False
             try:
                 errors, end = self.log.decide([commit.decision for commit in group], placing.place)
+                decided = True
                 for commit, error in zip(group, errors, strict=True):
                     commit.error, commit.log_end = error, end
                 group = [commit for commit in group if commit.error is None]
                 unsynced = self._sync(held, end)
-            except PartitionPoisoned as error:
-                _fail_unknown(group, held.values(), error)
-                return
-            except TieredError as error:
-                for commit in group:
-                    commit.error = copy_error(error)
-                return
             except BaseException as error:
+                if (
+                    isinstance(error, TieredError)
+                    and not isinstance(error, PartitionPoisoned)
+                    and not decided
+                ):
+                    for commit in group:
+                        commit.error = copy_error(error)
+                    return
+                # The record may be in the file, and count later.
                 _fail_unknown(group, held.values(), error)
+                if isinstance(error, TieredError):
+                    return
                 raise
             self._apply(held, placing, unsynced)
         for commit in group:
@@ -213,7 +219,7 @@ class Commits:
         }
         running = {place: self._syncs.submit(partition.sync) for place, partition in behind.items()}
         try:
-            self.log.sync_to(end)
+            self.log.sync_written(end)
         finally:
             failed: dict[Place, TieredError] = {}
             for place, future in running.items():

@@ -355,7 +355,7 @@ class TransactionLog:
     def decide(
         self, decisions: Sequence[Decision], place: Callable[[int], Placed]
     ) -> tuple[list[Fenced | None], int]:
-        """Append the records of transactions by one write, all or none. They count once `sync_to` has returned.
+        """Append the records of transactions by one write, all or none. They count once `sync_written` has returned.
 
         Parameters
         ----------
@@ -407,16 +407,16 @@ class TransactionLog:
             )
         return [position for moves in decision.moves for position in self._moved(moves, now_us)]
 
-    def sync_to(self, end: int) -> None:
-        """Make the records before `end` durable.
+    def sync_written(self, end: int) -> None:
+        """Make the records before `end` durable, all of which are written: it needs no room on the disk.
 
         Raises
         ------
-        DiskFull, PartitionPoisoned, StoreClosed
+        PartitionPoisoned, StoreClosed, Fenced
         """
         with self._lock:
             topic = self._writable()
-        topic.writer(0).sync_to(end)
+        topic.writer(0).sync_written(end)
 
     def drop_later(self, cut: TransactionsCut) -> None:
         """Leave out records that a restore to a time has too many of; called before the log is read."""

@@ -51,25 +51,25 @@ class Transaction(ABC):
         RecordTooLarge
             Also if the transaction would have more than 32 MiB of rows.
         SchemaMismatch, TopicNotFound
-            The record was not added.
+            The record was not added. A `topic` that was deleted since it was opened is not found, whatever its name has now.
         ConfigError
-            The transaction has ended.
+            The transaction has ended, or the topic is of another store.
         """
         with self._lock:
             self._check()
-            self._append(_name(topic), value, key, headers, timestamp, partition)
+            self._append(topic, value, key, headers, timestamp, partition)
 
     def append_many(self, topic: str | Topic, records: Iterable[bytes | Mapping[str, Any] | Record]) -> None:
         """Add records, all or none; else like `Topic.append_many`. See `append` for the errors."""
         with self._lock:
             self._check()
-            self._append_many(_name(topic), records)
+            self._append_many(topic, records)
 
     def append_batch(self, topic: str | Topic, data: Any, *, partition: int | None = None) -> None:
         """Add Arrow data, all or none; else like `Topic.append_batch`. See `append` for the errors."""
         with self._lock:
             self._check()
-            self._append_batch(_name(topic), data, partition)
+            self._append_batch(topic, data, partition)
 
     def commit_position(self, consumer: Consumer) -> None:
         """Commit the positions behind everything that a consumer has returned so far, with this transaction.
@@ -132,14 +132,22 @@ class Transaction(ABC):
 
     @abstractmethod
     def _append(
-        self, topic: str, value: Any, key: object, headers: object, timestamp: object, partition: int | None
+        self,
+        topic: str | Topic,
+        value: Any,
+        key: object,
+        headers: object,
+        timestamp: object,
+        partition: int | None,
     ) -> None: ...
 
     @abstractmethod
-    def _append_many(self, topic: str, records: Iterable[bytes | Mapping[str, Any] | Record]) -> None: ...
+    def _append_many(
+        self, topic: str | Topic, records: Iterable[bytes | Mapping[str, Any] | Record]
+    ) -> None: ...
 
     @abstractmethod
-    def _append_batch(self, topic: str, data: Any, partition: int | None) -> None: ...
+    def _append_batch(self, topic: str | Topic, data: Any, partition: int | None) -> None: ...
 
     @abstractmethod
     def _commit_position(self, consumer: Consumer) -> None: ...
@@ -149,7 +157,3 @@ class Transaction(ABC):
 
     @abstractmethod
     def _drop(self) -> None: ...
-
-
-def _name(topic: str | Topic) -> str:
-    return topic.name if isinstance(topic, Topic) else topic
