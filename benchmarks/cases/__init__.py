@@ -18,6 +18,7 @@ from .scan import compressed_scan, warm_scan
 from .streaming import streaming, streaming_latency
 from .sync import group_commit, sync_append
 from .tables import cold_filter, small_commits
+from .transactions import transactions
 
 ACCELERATED = "-accelerated"
 """What the name of a case ends in that is run with the accelerated append; all others are run without."""
@@ -30,6 +31,7 @@ CASES: dict[str, Callable[[Bench], Case]] = {
     "append-rows": append_rows,
     "sync-append": sync_append,
     "group-commit": group_commit,
+    "transactions": transactions,
     "scan-none": warm_scan,
     "scan-zstd": partial(compressed_scan, codec="zstd"),
     "scan-lz4": partial(compressed_scan, codec="lz4"),
