@@ -25,11 +25,21 @@ TYPED = pa.schema([("n", pa.int64()), ("text", pa.string())])
 
 
 @pytest.fixture
-def store(tmp_path: Path, clock: Clock) -> Any:
+def local(tmp_path: Path, clock: Clock) -> Any:
     with open_store(tmp_path / "data", None, clock, settings=stepwise(offload="off")) as store:
         store.create_topic("events", partitions=4)
         store.create_topic("sums", schema=TYPED, key="n")
         yield store
+
+
+@pytest.fixture(params=["here", "served"])
+def store(request: pytest.FixtureRequest, local: Any) -> Any:
+    """The store itself, and a client of its server."""
+    if request.param == "here":
+        yield local
+        return
+    with local.serve("127.0.0.1:0") as server, tiered.open(server.location) as client:
+        yield client
 
 
 def test_rows_and_positions_are_committed_together(store: Any) -> None:
@@ -186,14 +196,14 @@ def test_topics_may_grow_before_the_commit(store: Any) -> None:
     assert transaction.ranges["events"][0].partition < 4
 
 
-def test_a_schema_that_grows_between_encoding_and_commit(store: Any) -> None:
+def test_a_schema_that_grows_between_encoding_and_commit(local: Any) -> None:
     rows = TransactionRows()
-    rows.add(store.topic("sums").opened, {"n": 1, "text": "x"}, None, None, None, None)
+    rows.add(local.topic("sums").opened, {"n": 1, "text": "x"}, None, None, None, None)
     parts = rows.encode()
-    store.topic("sums").add_columns(pa.schema([("more", pa.float64())]))
-    store.commits.commit(Decision(None, "", ()), parts)
+    local.topic("sums").add_columns(pa.schema([("more", pa.float64())]))
+    local.commits.commit(Decision(None, "", ()), parts)
     row = {"n": 1, "text": "x", "more": None}
-    assert store.topic("sums").scan(columns=list(row)).to_arrow().to_pylist() == [row]
+    assert local.topic("sums").scan(columns=list(row)).to_arrow().to_pylist() == [row]
 
 
 def test_positions_of_another_store_are_refused(store: Any, tmp_path: Path, clock: Clock) -> None:
@@ -302,8 +312,8 @@ def test_commits_do_not_need_the_bucket(tmp_path: Path, monkeypatch: pytest.Monk
         ] + [b"published"]
 
 
-def test_a_forked_child_commits_nothing(store: Any) -> None:
-    transaction = store.transaction()
+def test_a_forked_child_commits_nothing(local: Any) -> None:
+    transaction = local.transaction()
     transaction.append("events", b"a")
     child = os.fork()
     if not child:
@@ -313,7 +323,7 @@ def test_a_forked_child_commits_nothing(store: Any) -> None:
             os._exit(0)
         os._exit(1)
     assert os.waitpid(child, 0)[1] == 0
-    assert values(store.topic("events")) == []
+    assert values(local.topic("events")) == []
 
 
 def test_threads_commit_beside_appends(store: Any) -> None:

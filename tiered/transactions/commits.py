@@ -42,6 +42,7 @@ from ..format.topic_meta import TopicMeta
 from ..hot.held_partition import HeldPartition
 from ..hot.partition_writer import PartitionWriter
 from .decided import Decided
+from .outcomes import Ranges
 from .parts import TRANSACTIONS_PRODUCER, Part, block_data, part_batches
 from .transaction_log import Decision, Placed, TransactionLog
 from .transaction_rows import TRANSACTION_BYTES_MAX, EncodedPart
@@ -57,14 +58,14 @@ _RENEW_SECONDS = 1.0
 class _Commit:
     """A transaction that waits for its commit, and the future with the ranges of its rows."""
 
-    def __init__(self, decision: Decision, parts: Sequence[EncodedPart]) -> None:
+    def __init__(self, decision: Decision, parts: Sequence[EncodedPart[OpenTopic]]) -> None:
         self.decision = decision
         self.parts = {(part.topic.meta.topic_id, part.partition): part for part in parts}
         self.length = sum(part.length for part in parts)
-        self.ranges: list[tuple[str, OffsetRange]] = []
+        self.ranges: Ranges = []
         self.log_end = 0
         self.error: TieredError | None = None
-        self.future: Future[list[tuple[str, OffsetRange]]] = Future()
+        self.future: Future[Ranges] = Future()
 
     def end(self) -> None:
         """Give the caller the ranges, or the error."""
@@ -93,13 +94,15 @@ class Commits:
 
     # -- committing ------------------------------------------------------------------------------
 
-    def commit(self, decision: Decision, parts: Sequence[EncodedPart]) -> list[tuple[str, OffsetRange]]:
+    def commit(self, decision: Decision, parts: Sequence[EncodedPart[OpenTopic]]) -> Ranges:
         """Commit a transaction; return its topics and ranges. It is durable.
 
         Raises
         ------
         Fenced
             A newer session owns the name or a position; nothing was committed.
+        ServerUnavailable
+            The commit was sent again, and it is no longer known whether the first took effect.
         TopicNotFound, DiskFull, StoreClosed, ReadOnly, StoreLocked, CorruptionError
             Nothing was committed.
         PartitionPoisoned
@@ -156,10 +159,14 @@ class Commits:
             placing = _Placing(group, held)
             decided = False
             try:
-                errors, end = self.log.decide([commit.decision for commit in group], placing.place)
+                verdicts, end = self.log.decide([commit.decision for commit in group], placing.place)
                 decided = True
-                for commit, error in zip(group, errors, strict=True):
-                    commit.error, commit.log_end = error, end
+                for commit, verdict in zip(group, verdicts, strict=True):
+                    commit.log_end = end
+                    if isinstance(verdict, TieredError):
+                        commit.error = verdict
+                    elif verdict is not None:
+                        commit.ranges = verdict
                 group = [commit for commit in group if commit.error is None]
                 unsynced = self._sync(held, end)
             except BaseException as error:
@@ -507,7 +514,7 @@ def _numbers_of(bodies: Sequence[Body], first: int) -> list[Numbers]:
     return numbers
 
 
-def _in_schema(part: EncodedPart, meta: TopicMeta) -> EncodedPart:
+def _in_schema(part: EncodedPart[OpenTopic], meta: TopicMeta) -> EncodedPart[OpenTopic]:
     """Return the rows in the schema of the active segment, which may have grown since they were encoded."""
     if part.schema_id >= meta.schema_id:
         return part

@@ -40,11 +40,11 @@ TRANSACTIONS_SCHEMA = pa.schema(
 """The columns of the transaction log."""
 
 SESSION, COMMIT, REMOVED = "session", "commit", "removed"
-BEGIN, TRANSACTION, APPLIED = "begin", "transaction", "applied"
+BEGIN, TRANSACTION, APPLIED, OUTCOMES = "begin", "transaction", "applied", "outcomes"
 """The kinds of records. A session owns the partitions of its positions, and keeps the offsets that they have.
 
 `BEGIN` makes a session the newest of a transaction's name. `TRANSACTION` commits positions, too. `APPLIED` says only how far
-transactions are durable in their partitions.
+transactions are durable in their partitions. `OUTCOMES` has the ranges of earlier transactions in its note.
 """
 
 _EPOCH = datetime.fromtimestamp(0, UTC)

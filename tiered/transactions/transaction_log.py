@@ -31,6 +31,7 @@ from ..errors import (
     CorruptionError,
     Fenced,
     OffsetOutOfRange,
+    ServerUnavailable,
     StoreClosed,
     TieredError,
     TopicNotFound,
@@ -44,11 +45,13 @@ from ..reader.read import read_splits
 from ..reader.rows import Query
 from ..warm.catalog import TransactionsCut
 from .decided import Decided, DecidedTable
+from .outcomes import Outcomes, Ranges, ranges_of
 from .parts import PARTS_COLUMNS, TRANSACTIONS_PRODUCER, Part, parts_in
 from .positions import (
     APPLIED,
     BEGIN,
     COMMIT,
+    OUTCOMES,
     REMOVED,
     SESSION,
     TRANSACTION,
@@ -88,11 +91,26 @@ class Moves(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """What the log checks and stores of a transaction besides its rows; without a name nothing fences it."""
+    """What the log checks and stores of a transaction besides its rows.
+
+    Attributes
+    ----------
+    name
+        Without one nothing fences the transaction.
+    session
+        Of this transaction alone; empty if its commit is never sent again.
+    again_since
+        If the commit is sent again: the end of the log before the first attempt.
+    """
 
     name: str | None
     session: str
     moves: tuple[Moves, ...]
+    again_since: int | None = None
+
+
+Verdict = TieredError | Ranges | None
+"""Of one decision: the error if it was refused, the ranges if it had been committed before, None if it was decided now."""
 
 
 Placed = tuple[Sequence[Part], Sequence[bytes]]
@@ -122,6 +140,7 @@ class TransactionLog:
         self._lock = threading.RLock()
         self._table = PositionTable()
         self._decided = DecidedTable()
+        self._outcomes = Outcomes()
         self._holds_transactions = False
         self._topic: OpenTopic | None = None
         self._end = 0
@@ -187,12 +206,8 @@ class TransactionLog:
         refresh(topic)
         log = offset_ranges(topic)[0]
         if self._topic is None or self._topic.meta.topic_id != topic.meta.topic_id or self._end < log.start:
-            self._table, self._decided, self._end, self._records = (
-                PositionTable(),
-                DecidedTable(),
-                log.start,
-                0,
-            )
+            self._table, self._decided, self._outcomes = PositionTable(), DecidedTable(), Outcomes(log.start)
+            self._end, self._records = log.start, 0
         names = ["timestamp", *(name for name in topic.schema.names if name != "data")]
         for offset, row in _rows(topic, names, self._end, log.end):
             if self._cut is not None and offset < self._cut.end_offset:
@@ -214,6 +229,10 @@ class TransactionLog:
         """Take over the record at an offset."""
         self._table.apply(row)
         self._decided.apply(offset, row)
+        if row["kind"] == OUTCOMES:
+            self._outcomes.apply_note(row["note"])
+        elif row["kind"] == TRANSACTION and row["session"]:
+            self._outcomes.add(row["session"], offset, tuple(parts_in(row["parts"])))
         if row["kind"] in (BEGIN, TRANSACTION) and row["id"]:
             self._decided.use(row["id"], row["session"])
         self._records += 1
@@ -346,6 +365,12 @@ class TransactionLog:
         topic.wait_safe(0, end, True)
         return session
 
+    def transactions_end(self) -> int:
+        """Return the end of the log: no transaction that is decided from now on has a lower offset."""
+        with self._lock:
+            self._transactional()
+            return self._end
+
     def check_owner(self, decision: Decision) -> None:
         """Raise `Fenced` unless the session is the newest of its name, and owns the positions to store."""
         with self._lock:
@@ -354,18 +379,18 @@ class TransactionLog:
 
     def decide(
         self, decisions: Sequence[Decision], place: Callable[[int], Placed]
-    ) -> tuple[list[Fenced | None], int]:
+    ) -> tuple[list[Verdict], int]:
         """Append the records of transactions by one write, all or none. They count once `sync_written` has returned.
 
         Parameters
         ----------
         place
-            Gives the rows of the transaction of an index their offsets; called in order, for those that are not fenced.
+            Gives the rows of the transaction of an index their offsets; called in order, for those that are decided now.
 
         Returns
         -------
         (list, int)
-            For each transaction the error if it was fenced; the offset behind the last record.
+            The verdict of each transaction; the offset behind the last record.
 
         Raises
         ------
@@ -374,19 +399,27 @@ class TransactionLog:
         PartitionPoisoned
             Some may have been.
         """
-        errors: list[Fenced | None] = []
+        verdicts: list[Verdict] = []
         rows: list[dict[str, Any]] = []
+        placed: dict[str, Ranges] = {}
         with self._lock:
             topic, now_us = self._transactional(), self._context.clock()
             applied = self._decided.first_open(self._end)
             for at, decision in enumerate(decisions):
                 try:
-                    moved = self._owned(decision, now_us)
-                except Fenced as error:
-                    errors.append(error)
+                    known = (
+                        placed[decision.session] if decision.session in placed else self._outcome(decision)
+                    )
+                    moved = [] if known is not None else self._owned(decision, now_us)
+                except (Fenced, ServerUnavailable) as error:
+                    verdicts.append(error)
                     continue
-                errors.append(None)
+                verdicts.append(known)
+                if known is not None:
+                    continue
                 parts, data = place(at)
+                if decision.session:
+                    placed[decision.session] = ranges_of(parts)
                 row = record(TRANSACTION, decision.name or "", decision.session, moved)
                 row |= {"parts": [part.to_row() for part in parts], "data": data, "applied": applied}
                 rows.append(row)
@@ -397,7 +430,18 @@ class TransactionLog:
                     self._end = held.end_offset
                 for at, row in enumerate(rows):
                     self._apply(first + at, row)
-            return errors, self._end
+            return verdicts, self._end
+
+    def _outcome(self, decision: Decision) -> Ranges | None:
+        """Return the ranges of a transaction that was committed before; None if it was not. The caller holds the lock."""
+        known = self._outcomes.find(decision.session)
+        since = decision.again_since
+        if known is None and since is not None and since < self._outcomes.known_from:
+            raise ServerUnavailable(
+                "whether the transaction is committed is unknown: its commit was sent again after so many others that the store "
+                "no longer knows"
+            )
+        return known
 
     def _owned(self, decision: Decision, now_us: int) -> list[Position]:
         """Return the positions to store; raise `Fenced` for an older session. The caller holds the lock."""
@@ -600,6 +644,7 @@ class TransactionLog:
         """Note that rows that a recovery appended have other offsets than the record of their transaction says."""
         with self._lock:
             self._decided.move(offset, at, first_offset)
+            self._outcomes.move(offset, at, first_offset)
             self._offsets_moved = True
 
     def rewrite_if_moved(self) -> None:
@@ -641,6 +686,8 @@ class TransactionLog:
             self._append(topic, row)
         for name, session in self._decided.sessions().items():
             self._append(topic, record(BEGIN, name, session, ()))
+        if self._holds_transactions:
+            self._append(topic, record(OUTCOMES, "", "", (), self._outcomes.to_note()))
 
     def _delete_before(self, topic: OpenTopic, start: int) -> None:
         # It makes the new records durable first.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import pyarrow as pa
 
@@ -18,8 +18,8 @@ from ..engine.ingest import (
     plain_records,
     record_lists,
 )
-from ..engine.open_topics import OpenTopic
 from ..engine.records import Record
+from ..engine.topic_shape import TopicShape
 from ..errors import RecordTooLarge
 from ..format.block import Body
 from ..format.block_rows import encode_blocks, split
@@ -32,11 +32,13 @@ TRANSACTION_BYTES_MAX = 32 << 20
 """The size limit of the rows of one transaction in memory."""
 _CHUNK_ROWS = 1 << 16
 
+_Topic = TypeVar("_Topic", bound=TopicShape)
 
-class EncodedPart(NamedTuple):
+
+class EncodedPart(NamedTuple, Generic[_Topic]):
     """The rows of one partition, encoded: what a commit needs of them."""
 
-    topic: OpenTopic
+    topic: _Topic
     partition: int
     schema_id: int
     bodies: list[Body]
@@ -44,20 +46,26 @@ class EncodedPart(NamedTuple):
     length: int
 
 
-class TransactionRows:
+class TransactionRows(Generic[_Topic]):
     """Rows in the order in which they were added. Not thread-safe.
 
     Rows without a key and without a partition go to one partition of their topic, which changes from transaction to
     transaction.
+
+    Parameters
+    ----------
+    bytes_max
+        The size limit of all rows in memory.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, bytes_max: int = TRANSACTION_BYTES_MAX) -> None:
         self.bytes = 0
-        self._parts: dict[tuple[str, int], _PartRows] = {}
+        self._bytes_max = bytes_max
+        self._parts: dict[tuple[str, int], _PartRows[_Topic]] = {}
         self._keyless: dict[str, int] = {}
 
     def add(
-        self, topic: OpenTopic, value: Any, key: object, headers: object, timestamp: object, partition: int | None
+        self, topic: _Topic, value: Any, key: object, headers: object, timestamp: object, partition: int | None
     ) -> None:  # fmt: skip
         """Add one record; the arguments are those of `Topic.append`.
 
@@ -68,9 +76,9 @@ class TransactionRows:
         """
         self._add([self._share_of(topic, prepare_record(topic, value, key, headers, timestamp, partition))])
 
-    def add_many(self, topic: OpenTopic, records: Iterable[bytes | Mapping[str, Any] | Record]) -> None:
+    def add_many(self, topic: _Topic, records: Iterable[bytes | Mapping[str, Any] | Record]) -> None:
         """Add records, all or none; see `Topic.append_many`."""
-        shares: list[_Share] = []
+        shares: list[_Share[_Topic]] = []
         size = self.bytes
         for chunk in record_lists(records, _CHUNK_ROWS):
             plain = plain_records(topic, chunk) if len(chunk) >= MANY_ROWS_MIN else None
@@ -83,20 +91,20 @@ class TransactionRows:
                     for partition, share in shares_of(topic, plain, keyless)
                 ]
             size += sum(share.bytes for share in new)
-            _check_size(size)  # before the next chunk is taken
+            self._check_size(size)  # before the next chunk is taken
             shares += new
         self._add(shares)
 
-    def add_batch(self, topic: OpenTopic, data: Any, partition: int | None) -> None:
+    def add_batch(self, topic: _Topic, data: Any, partition: int | None) -> None:
         """Add Arrow data, all or none; see `Topic.append_batch`."""
         if partition is not None:
             partition = topic.check_partition(partition)
-        shares: list[_Share] = []
+        shares: list[_Share[_Topic]] = []
         size, now_us = self.bytes, topic.clock()
         for batch, timestamps in cast_batches(data, topic.schema, topic.record_bytes_max):
             if batch.num_rows:
                 size += bytes_bound(batch)
-                _check_size(size)
+                self._check_size(size)
                 body = body_of(batch, timestamps, topic.meta.timestamp, now_us)
                 check_records(body, topic.record_bytes_max)
                 for chosen, rows in self._divided(topic, body, batch, partition):
@@ -104,7 +112,7 @@ class TransactionRows:
         self._add(shares)
 
     def _divided(
-        self, topic: OpenTopic, body: pa.RecordBatch, batch: pa.RecordBatch, partition: int | None
+        self, topic: _Topic, body: pa.RecordBatch, batch: pa.RecordBatch, partition: int | None
     ) -> Iterator[tuple[int, pa.RecordBatch]]:
         if partition is not None or topic.partitions == 1:
             yield partition or 0, body
@@ -117,7 +125,7 @@ class TransactionRows:
         for chosen, rows in by_partition(body, column, topic.partitions, keyless):
             yield keyless if chosen is None else chosen, rows
 
-    def _share_of(self, topic: OpenTopic, record: PreparedRecord) -> _Share:
+    def _share_of(self, topic: _Topic, record: PreparedRecord) -> _Share[_Topic]:
         chosen = record.partition
         if chosen is None:
             key = record.partition_key
@@ -125,16 +133,16 @@ class TransactionRows:
         overhead = topic.row_bytes if topic.typed else RECORD_OVERHEAD_BYTES
         return _Share(topic, chosen, record.size + overhead, record)
 
-    def _keyless_of(self, topic: OpenTopic) -> int:
+    def _keyless_of(self, topic: _Topic) -> int:
         chosen = self._keyless.get(topic.name)
         if chosen is None:
             chosen = self._keyless[topic.name] = topic.sticky
             topic.sticky = (chosen + 1) % topic.partitions
         return chosen
 
-    def _add(self, shares: list[_Share]) -> None:
+    def _add(self, shares: list[_Share[_Topic]]) -> None:
         size = self.bytes + sum(share.bytes for share in shares)
-        _check_size(size)
+        self._check_size(size)
         for share in shares:
             place = share.topic.name, share.partition
             part = self._parts.get(place)
@@ -143,36 +151,43 @@ class TransactionRows:
             part.add(share)
         self.bytes = size
 
+    def _check_size(self, size: int) -> None:
+        if size > self._bytes_max:
+            raise RecordTooLarge(
+                f"a transaction holds at most {self._bytes_max} bytes of rows, and this one would have {size}; nothing of "
+                "this call was added: commit what it has, and go on in another one"
+            )
+
     @property
     def topics(self) -> list[str]:
         """The names of the topics, in the order of their first rows."""
         return list(dict.fromkeys(topic for topic, _ in self._parts))
 
-    def encode(self) -> list[EncodedPart]:
+    def encode(self) -> list[EncodedPart[_Topic]]:
         """Return the rows of each partition as blocks, in the order of topic id and partition."""
         parts = sorted(self._parts.values(), key=lambda part: (part.topic.meta.topic_id, part.partition))
         return [part.encode() for part in parts]
 
 
-class _Share(NamedTuple):
+class _Share(NamedTuple, Generic[_Topic]):
     """Rows of one partition that one call adds."""
 
-    topic: OpenTopic
+    topic: _Topic
     partition: int
     bytes: int
     rows: PreparedRecord | PlainRecords | pa.RecordBatch
 
 
-class _PartRows:
+class _PartRows(Generic[_Topic]):
     """The rows of one partition: batches, then a buffer of the newest rows."""
 
-    def __init__(self, topic: OpenTopic, partition: int) -> None:
+    def __init__(self, topic: _Topic, partition: int) -> None:
         self.topic = topic
         self.partition = partition
         self._batches: list[pa.RecordBatch] = []
         self._buffer: RecordBuffer | RowBuffer | None = None
 
-    def add(self, share: _Share) -> None:
+    def add(self, share: _Share[_Topic]) -> None:
         # The topic may have been asked for anew since, and have more columns.
         self.topic, rows = share.topic, share.rows
         if isinstance(rows, pa.RecordBatch):
@@ -201,7 +216,7 @@ class _PartRows:
             schema = pa.schema(list(self.topic.schema)[: buffer.width])
             self._batches.append(buffer.to_batch(body_schema(schema)))
 
-    def encode(self) -> EncodedPart:
+    def encode(self) -> EncodedPart[_Topic]:
         meta = self.topic.meta
         if isinstance(self._buffer, RecordBuffer) and not self._batches and self._buffer.is_single:
             bodies = [self._buffer.to_single()]
@@ -221,12 +236,4 @@ class _PartRows:
             bodies,
             sum(body.record_count for body in bodies),
             sum(body.length for body in bodies),
-        )
-
-
-def _check_size(size: int) -> None:
-    if size > TRANSACTION_BYTES_MAX:
-        raise RecordTooLarge(
-            f"a transaction holds at most {TRANSACTION_BYTES_MAX} bytes of rows, and this one would have {size}; nothing of "
-            "this call was added: commit what it has, and go on in another one"
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -18,7 +18,7 @@ from ..wire.grpc_forks import use_grpc
 from ..wire.messages import Ticket
 from ..wire.options import Address, ConnectOptions
 from ..wire.proof import Call, Proofs
-from ..wire.values import decode_answer, encode_json
+from ..wire.values import decode_answer, encode_action
 
 _T = TypeVar("_T")
 # A server that stands still is found out by pings; more of them than one in five minutes it takes for an attack.
@@ -113,12 +113,20 @@ class Connection:
             self._proofs.last_call().check(self.location)
 
     def action(
-        self, name: str, values: Mapping[str, Any], *, seconds: float | None = 0.0, retry: bool = True
+        self,
+        name: str,
+        values: Mapping[str, Any],
+        *,
+        data: Iterable[bytes] | None = None,
+        seconds: float | None = 0.0,
+        retry: bool = True,
     ) -> dict[str, Any]:
         """Carry out an action of the server.
 
         Parameters
         ----------
+        data
+            Sent behind the arguments.
         seconds
             How long it may take; 0: as the options say; None: as long as it does.
         retry
@@ -128,9 +136,8 @@ class Connection:
 
         def call() -> dict[str, Any]:
             with self._answered():
-                found = list(
-                    self._client.do_action(fl.Action(name, encode_json(values)), self._options(limit))
-                )
+                body = encode_action(values, data)
+                found = list(self._client.do_action(fl.Action(name, body), self._options(limit)))
             if len(found) != 1:
                 raise ServerUnavailable(f"{self.location} gave {len(found)} answers to {name!r}, not one")
             return decode_answer(found[0].body.to_pybytes())

@@ -7,7 +7,7 @@ from typing import Any
 
 from ...format.topic_meta import TopicMeta
 from ...transactions.positions import Position
-from ..wire.positions import positions_from_json
+from ..wire.positions import offsets_to_json, positions_from_json
 from ..wire.topic_ref import topic_ref
 from .connection import Connection
 
@@ -29,8 +29,9 @@ class RemotePositions:
     def commit(
         self, consumer: str, session: str, offsets: Mapping[int, tuple[int, int]], sync: bool | None
     ) -> None:
-        moved = {str(partition): list(pair) for partition, pair in offsets.items()}
-        self._action("commit_consumer", consumer, session=session, offsets=moved, sync=sync)
+        self._action(
+            "commit_consumer", consumer, session=session, offsets=offsets_to_json(offsets), sync=sync
+        )
 
     def _action(self, name: str, consumer: str, **values: Any) -> dict[str, Any]:
         found: dict[str, Any] = self._connection.action(

@@ -19,15 +19,18 @@ from ...format.schema import check_topic_name
 from ...monitor.consumer_lag import ConsumerLag
 from ...monitor.status import PartitionStatus, StoreStatus, TierHoldings
 from ...settings.settings import Settings
+from ...store.interface.snapshot import Snapshot
 from ...store.interface.store import Store
 from ...store.interface.topic import Topic
 from ...transactions.positions import Position
 from ..wire.options import ConnectOptions, connect_options
 from ..wire.positions import positions_from_json
 from ..wire.serving_file import ServingFile
-from ..wire.values import encode_schema
+from ..wire.topic_ref import topic_ref
+from ..wire.values import count, encode_schema
 from .connection import Connection
 from .remote_topic import RemoteTopic
+from .remote_transaction import RemoteTransaction
 from .topic_state import TopicState, describe
 
 _CONNECT_SECONDS = 10.0
@@ -207,16 +210,24 @@ class RemoteStore(Store):
             consumers=None if behind is None else tuple(ConsumerLag(**item) for item in behind),
         )
 
-    def transaction(self, name: str | None = None) -> Never:  # noqa: ARG002
-        raise ConfigError(
-            f"the store {self.url} is behind a server, which commits no transactions in this release; open its directory"
-        )
+    def transaction(self, name: str | None = None) -> RemoteTransaction:
+        self.lifecycle.check_writable()
+        return RemoteTransaction(self.connection, self.lifecycle, lambda name: self.topic(name).opened, name)
 
-    def snapshot(self, topics: Iterable[str | Topic]) -> Never:  # noqa: ARG002
-        raise ConfigError(
-            f"the store {self.url} is behind a server, which takes no snapshots of several topics in this release; open its "
-            "directory"
-        )
+    def snapshot(self, topics: Iterable[str | Topic]) -> Snapshot:
+        self.lifecycle.check()
+        chosen = {topic.name: topic for topic in self._topics_of(topics)}
+        for topic in chosen.values():
+            topic.appender.drain()
+        refs = [topic_ref(topic.meta) for topic in chosen.values()]
+        found = self.connection.action("snapshot", {"topics": refs}, seconds=None)["ends"]
+        ends = {name: dict(enumerate(map(count, found[name]))) for name in chosen}
+        return Snapshot(chosen.values(), ends)
+
+    def _topics_of(self, topics: Iterable[str | Topic]) -> list[RemoteTopic]:
+        if isinstance(topics, str | Topic):
+            raise ConfigError(f"snapshot takes a list of topics, not {topics!r}")
+        return [self.topic(item.name if isinstance(item, Topic) else item) for item in topics]
 
     def consumers(self) -> list[Position]:
         self.lifecycle.check()

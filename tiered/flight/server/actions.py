@@ -228,7 +228,7 @@ ACTIONS: dict[str, Action] = {
     "consumers": _consumers,
     "delete_consumer": _delete_consumer,
 }
-"""The server adds those of staging."""
+"""The server adds those of transactions and of staging."""
 
 
 def run_action(actions: Mapping[str, Action], store: LocalStore, name: str, values: Values) -> dict[str, Any]:

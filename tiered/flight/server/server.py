@@ -33,6 +33,7 @@ from .plan import command_of, plan_flight
 from .read import ticket_rows, ticket_schema, topic_of
 from .staging import STAGE_ACTIONS, stage_of, stage_stream
 from .streams import Stream, Streams, cut_connections
+from .transactions import TRANSACTION_ACTIONS
 
 if TYPE_CHECKING:
     from ...store.local_store import LocalStore
@@ -245,7 +246,9 @@ class FlightServer:
             # Commits that an earlier server had decided on are in the log before the first call.
             stage_of(store).recover()
         try:
-            service = Service(store, address, options, {**ACTIONS, **STAGE_ACTIONS}, PUTS)
+            service = Service(
+                store, address, options, {**ACTIONS, **TRANSACTION_ACTIONS, **STAGE_ACTIONS}, PUTS
+            )
         except pa.ArrowException as error:
             raise ConfigError(
                 f"cannot serve at {listen}: {str(error).splitlines()[0]}; is the address free, and the certificate "

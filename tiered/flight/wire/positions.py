@@ -33,6 +33,11 @@ def positions_from_json(values: Iterable[Mapping[str, Any]]) -> list[Position]:
     ]
 
 
+def offsets_to_json(offsets: Mapping[int, tuple[int, int]]) -> dict[str, Any]:
+    """Return the offset and lineage of a commit, by partition, as plain values."""
+    return {str(partition): list(pair) for partition, pair in offsets.items()}
+
+
 def offsets_from_json(values: Mapping[str, Any]) -> dict[int, tuple[int, int]]:
     """Return, by partition, the offset and lineage of a commit."""
     return {int(key): (count(pair[0]), whole(pair[1])) for key, pair in values.items()}

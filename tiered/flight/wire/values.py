@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -16,6 +16,8 @@ PROTOCOL = 1
 MESSAGE_BYTES_MAX = 1 << 20
 # Limit of an action: a commit names each task of a job, and a job may have some 100,000.
 ACTION_BYTES_MAX = 32 << 20
+# Limit of an action with other data: a transaction has up to 32 MiB of rows, and its blocks have headers.
+ACTION_DATA_MAX = 96 << 20
 
 _T = TypeVar("_T")
 _to_json = json.JSONEncoder(separators=(",", ":"), default=str).encode
@@ -23,13 +25,30 @@ _MALFORMED = (KeyError, ValueError, TypeError, AttributeError, RecursionError)
 
 
 def encode_json(values: Mapping[str, Any]) -> bytes:
-    """Return the body of an action, or of its answer."""
+    """Return the answer to an action."""
     return dump(values)
 
 
+def encode_action(values: Mapping[str, Any], data: Iterable[bytes] | None = None) -> bytes:
+    """Return the body of an action: JSON, or a zero byte, the length of the JSON in four bytes, the JSON, and other data."""
+    encoded = dump(values)
+    return encoded if data is None else b"".join((b"\0", len(encoded).to_bytes(4, "big"), encoded, *data))
+
+
 def decode_action(data: bytes) -> dict[str, Any]:
-    """Return the arguments of an action; no bytes are an empty object."""
-    return load(data or b"{}", "body of an action", lambda values: values, ACTION_BYTES_MAX)
+    """Return the arguments of an action; no bytes are an empty object. Other data are a `memoryview` under the name ``data``.
+
+    Raises
+    ------
+    ConfigError
+    """
+    if data[:1] != b"\0":
+        return load(data or b"{}", "body of an action", lambda values: values, ACTION_BYTES_MAX)
+    if len(data) > ACTION_DATA_MAX:
+        raise ConfigError(f"an action of {len(data)} bytes; at most {ACTION_DATA_MAX} are taken")
+    end = 5 + int.from_bytes(data[1:5], "big")
+    values = load(data[5:end], "body of an action", lambda values: values, ACTION_BYTES_MAX)
+    return values | {"data": memoryview(data)[end:]}
 
 
 def decode_answer(data: bytes) -> dict[str, Any]:

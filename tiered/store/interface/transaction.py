@@ -9,8 +9,12 @@ from types import TracebackType
 from typing import Any, Self
 
 from ...engine.records import OffsetRange, Record
+from ...engine.topic_shape import TopicShape
 from ...errors import ConfigError
 from ...format.record import Headers
+from ...transactions.positions import check_not_own
+from ...transactions.transaction_log import Moves
+from ...transactions.transaction_rows import EncodedPart, TransactionRows
 from .consumer import Consumer
 from .topic import Topic
 
@@ -31,6 +35,8 @@ class Transaction(ABC):
     def __init__(self, name: str | None) -> None:
         self.name = name
         self.ranges: dict[str, list[OffsetRange]] = {}
+        self._rows: TransactionRows[Any] = TransactionRows()
+        self._consumers: dict[Consumer, Moves] = {}
         self._lock = threading.RLock()
         self._end: str | None = None
 
@@ -57,19 +63,19 @@ class Transaction(ABC):
         """
         with self._lock:
             self._check()
-            self._append(topic, value, key, headers, timestamp, partition)
+            self._rows.add(self._shape(topic), value, key, headers, timestamp, partition)
 
     def append_many(self, topic: str | Topic, records: Iterable[bytes | Mapping[str, Any] | Record]) -> None:
         """Add records, all or none; else like `Topic.append_many`. See `append` for the errors."""
         with self._lock:
             self._check()
-            self._append_many(topic, records)
+            self._rows.add_many(self._shape(topic), records)
 
     def append_batch(self, topic: str | Topic, data: Any, *, partition: int | None = None) -> None:
         """Add Arrow data, all or none; else like `Topic.append_batch`. See `append` for the errors."""
         with self._lock:
             self._check()
-            self._append_batch(topic, data, partition)
+            self._rows.add_batch(self._shape(topic), data, partition)
 
     def commit_position(self, consumer: Consumer) -> None:
         """Commit the positions behind everything that a consumer has returned so far, with this transaction.
@@ -82,7 +88,8 @@ class Transaction(ABC):
         """
         with self._lock:
             self._check()
-            self._commit_position(consumer)
+            self._check_of_this_store(consumer.topic.opened, f"consumer {consumer.name!r}")
+            self._consumers[consumer] = consumer.moves()
 
     def commit(self) -> dict[str, list[OffsetRange]]:
         """Commit, and return `ranges`. Everything is durable then, whatever the sync mode.
@@ -100,9 +107,15 @@ class Transaction(ABC):
             self._check()
             # An error or Ctrl-C ends it, too: a second attempt could commit the rows twice.
             self._end = "began its commit, which failed"
-            self.ranges = self._commit()
-            self._end = "was committed"
-            return self.ranges
+            moves = tuple(item for item in self._consumers.values() if item.offsets)
+            ranges: dict[str, list[OffsetRange]] = {topic: [] for topic in self._rows.topics}
+            for topic, part in self._commit(moves, self._rows.encode()):
+                ranges[topic].append(part)
+            for consumer, moved in self._consumers.items():
+                consumer.moved(moved)
+            self._drop()
+            self.ranges, self._end = ranges, "was committed"
+            return ranges
 
     def abort(self) -> None:
         """Drop everything; nothing if the transaction has ended."""
@@ -130,30 +143,31 @@ class Transaction(ABC):
         if self._end is not None:
             raise ConfigError(f"this transaction {self._end}; begin another by store.transaction()")
 
-    @abstractmethod
-    def _append(
-        self,
-        topic: str | Topic,
-        value: Any,
-        key: object,
-        headers: object,
-        timestamp: object,
-        partition: int | None,
-    ) -> None: ...
+    def _drop(self) -> None:
+        self._rows = TransactionRows()
+        self._consumers.clear()
+
+    def _shape(self, topic: str | Topic) -> TopicShape:
+        name = topic if isinstance(topic, str) else topic.name
+        check_not_own(name)
+        if not isinstance(topic, str):
+            self._check_of_this_store(topic.opened, f"topic {name!r}")
+        return self._current(topic)
+
+    def _check_of_this_store(self, topic: TopicShape, what: str) -> None:
+        if not self._owns(topic):
+            raise ConfigError(f"{what} is of another store than this transaction")
 
     @abstractmethod
-    def _append_many(
-        self, topic: str | Topic, records: Iterable[bytes | Mapping[str, Any] | Record]
-    ) -> None: ...
+    def _owns(self, topic: TopicShape) -> bool:
+        """Whether a topic is of this store."""
 
     @abstractmethod
-    def _append_batch(self, topic: str | Topic, data: Any, partition: int | None) -> None: ...
+    def _current(self, topic: str | Topic) -> TopicShape:
+        """Return a topic as it is now; raise `TopicNotFound` for a handle of one that was deleted."""
 
     @abstractmethod
-    def _commit_position(self, consumer: Consumer) -> None: ...
-
-    @abstractmethod
-    def _commit(self) -> dict[str, list[OffsetRange]]: ...
-
-    @abstractmethod
-    def _drop(self) -> None: ...
+    def _commit(
+        self, moves: tuple[Moves, ...], parts: list[EncodedPart[Any]]
+    ) -> Iterable[tuple[str, OffsetRange]]:
+        """Commit; return topics and offsets of the rows."""
