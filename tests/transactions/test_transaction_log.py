@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 from typing import Any, NamedTuple
+from uuid import UUID
 
 import pyarrow as pa
 import pytest
@@ -19,10 +20,31 @@ from tests.support.stores import open_store, stepwise
 from tiered.engine.host import Host
 from tiered.errors import ConfigError, Fenced, InvalidName, ReadOnly
 from tiered.format.schema import TRANSACTIONS_TOPIC
+from tiered.hot.row_checks import RowChecker
 from tiered.transactions import transaction_log
-from tiered.transactions.positions import check_consumer_name
+from tiered.transactions.positions import (
+    TRANSACTIONS_SCHEMA,
+    Position,
+    check_consumer_name,
+    commit_row,
+    record,
+)
 
 TOPICS, CONSUMERS, PARTITIONS = ("orders", "clicks"), ("billing", "audit é"), 2
+
+
+@given(
+    st.text(max_size=40),
+    st.lists(st.tuples(st.text(max_size=9), st.integers(0, 99), st.integers(0, 1 << 60))),
+)
+def test_a_commit_is_the_row_that_its_record_is(name: str, moved: list[tuple[str, int, int]]) -> None:
+    name = name.encode("utf-8", "ignore").decode()
+    positions = [
+        Position(name, "t", UUID(int=at), at, offset, 3, 1_700_000_000_000_123, "s", "")
+        for _, at, offset in moved
+    ]
+    checked = RowChecker(TRANSACTIONS_SCHEMA)(record("commit", name, "s", positions))
+    assert commit_row(name, "s", positions) == checked
 
 
 @pytest.fixture(autouse=True)

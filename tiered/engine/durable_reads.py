@@ -23,9 +23,17 @@ _BUCKET_SECONDS = 2.0
 
 def durable_offsets(topic: OpenTopic, partitions: Iterable[int]) -> dict[int, OffsetRange]:
     """Return the ranges of durable records; nothing is flushed."""
-    refresh(topic)
-    ranges = {}
+    topic.context.lifecycle.check()
+    ranges, rest = {}, []
     for partition in partitions:
+        writer = topic.writers.get(partition)
+        if writer is not None and writer.fault is None and topic.context.settings.store.sync != "never":
+            ranges[partition] = OffsetRange(partition, writer.start_offset, writer.durable_offset)
+        else:
+            rest.append(partition)
+    if rest:
+        refresh(topic)
+    for partition in rest:
         found = _durable_snapshot(topic, partition, None, 0)
         ranges[partition] = OffsetRange(partition, found.start_offset, found.end_offset)
     return ranges

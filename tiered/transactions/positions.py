@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from ..errors import ConfigError, ReadOnly
 from ..format.schema import TRANSACTIONS_TOPIC
+from ..format.sizes import element_bytes
 
 TRANSACTIONS_SCHEMA = pa.schema(
     [
@@ -47,6 +48,7 @@ BEGIN, TRANSACTION, APPLIED, OUTCOMES = "begin", "transaction", "applied", "outc
 transactions are durable in their partitions. `OUTCOMES` has the ranges of earlier transactions in its note.
 """
 
+_SLOT_BYTES = element_bytes(TRANSACTIONS_SCHEMA.field("positions").type)
 _EPOCH = datetime.fromtimestamp(0, UTC)
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _NAME_BYTES_MAX = 255
@@ -132,6 +134,13 @@ class PositionTable:
                     note,
                 )
 
+    def move(self, positions: Iterable[Position]) -> None:
+        """Take over positions that their owner has committed."""
+        for position in positions:
+            known = self._positions.get(position.place)
+            note = "" if known is None else known.note
+            self._positions[position.place] = position._replace(note=note)
+
     def records(self) -> list[dict[str, Any]]:
         """Return records whose replay gives this table: one for each consumer and session."""
         sessions: dict[tuple[str, str, str], list[Position]] = {}
@@ -164,6 +173,27 @@ def record(
         ],
         "note": note,
     }
+
+
+def commit_row(consumer: str, session: str, positions: Sequence[Position]) -> tuple[list[Any], int]:
+    """Return a `COMMIT` record as a topic's `check_row` would, in a fraction of the time: its values, and its size in bytes."""
+    name_bytes, own = len(consumer.encode()), []
+    size = len(COMMIT) + name_bytes + len(session)
+    for item in positions:
+        topic_id = str(item.topic_id)
+        own.append(
+            (
+                item.consumer,
+                item.topic,
+                topic_id,
+                item.partition,
+                item.lineage,
+                item.offset,
+                item.committed_us,
+            )
+        )
+        size += name_bytes + len(item.topic) + len(topic_id) + _SLOT_BYTES
+    return [COMMIT, consumer, session, own, ""], size
 
 
 def own_topic(topic: str) -> ReadOnly:

@@ -21,7 +21,8 @@ from uuid import UUID, uuid4
 
 import pyarrow as pa
 
-from ..engine.append import append_prepared, prepare_record
+from ..base.combiner import Combiner
+from ..engine.append import PreparedRecord, append_prepared, prepare_record
 from ..engine.context import Place, StoreContext
 from ..engine.open_topics import OpenTopic, OpenTopics
 from ..engine.read import offset_ranges, refresh, snapshots
@@ -50,7 +51,6 @@ from .parts import PARTS_COLUMNS, TRANSACTIONS_PRODUCER, Part, parts_in
 from .positions import (
     APPLIED,
     BEGIN,
-    COMMIT,
     OUTCOMES,
     REMOVED,
     SESSION,
@@ -59,6 +59,7 @@ from .positions import (
     Position,
     PositionTable,
     check_consumer_name,
+    commit_row,
     record,
 )
 
@@ -138,6 +139,7 @@ class TransactionLog:
         self._topics = topics
         self._create = create
         self._lock = threading.RLock()
+        self._commits = Combiner(self._lock)
         self._table = PositionTable()
         self._decided = DecidedTable()
         self._outcomes = Outcomes()
@@ -287,18 +289,30 @@ class TransactionLog:
             A newer session owns one of the partitions; nothing was stored.
         ReadOnly, StoreClosed, DiskFull, PartitionPoisoned, ColdStorageError
         """
-        with self._lock:
+        moves = Moves(consumer, meta, session, offsets)
+        now_us = self._context.clock()
+        # Made before the lock is taken, as many threads may commit.
+        moved = _moved(moves, now_us)
+        prepared = PreparedRecord(*commit_row(consumer, session, moved), now_us, None, 0)
+
+        def append() -> tuple[OpenTopic, int]:
             topic = self._writable()
-            moved = self._moved(Moves(consumer, meta, session, offsets), self._context.clock())
-            if not moved:
-                return
-            end = self._append(topic, record(COMMIT, consumer, session, moved))
+            self._check_owned(moves)
+            if moved:
+                self._end = append_prepared(topic, prepared).offset + 1
+                self._table.move(moved)
+                self._records += 1
+            return topic, self._end
+
+        topic, end = self._commits.run(append)
+        if not moved:
+            return
         if sync if sync is not None else topic.waits:
             topic.wait_safe(0, end, sync)
         self.renew_if_due()
 
-    def _moved(self, moves: Moves, now_us: int) -> list[Position]:
-        """Return the positions to store; raise `Fenced` unless the session owns them all. The caller holds the lock."""
+    def _check_owned(self, moves: Moves) -> None:
+        """Raise `Fenced` unless the session owns all positions that move. The caller holds the lock."""
         consumer, meta, session, offsets = moves
         if not offsets and all(
             item.session != session for item in self._table.of(consumer, meta.name).values()
@@ -308,10 +322,6 @@ class TransactionLog:
             owner = self._table.at((consumer, meta.name, partition))
             if owner is None or owner.session != session:
                 raise _fenced(consumer, meta.name, partition, owner)
-        return [
-            Position(consumer, meta.name, meta.topic_id, partition, offset, lineage, now_us, session, "")
-            for partition, (offset, lineage) in sorted(offsets.items())
-        ]
 
     def remove(self, consumer: str, topic_name: str | None = None) -> list[Position]:
         """Forget a consumer, in one topic or in all; return the positions that it had. The change is durable.
@@ -449,7 +459,9 @@ class TransactionLog:
             raise Fenced(
                 f"a newer session of transaction {decision.name!r} began, or it was not used for long; nothing was committed"
             )
-        return [position for moves in decision.moves for position in self._moved(moves, now_us)]
+        for moves in decision.moves:
+            self._check_owned(moves)
+        return [position for moves in decision.moves for position in _moved(moves, now_us)]
 
     def sync_written(self, end: int) -> None:
         """Make the records before `end` durable, all of which are written: it needs no room on the disk.
@@ -593,6 +605,8 @@ class TransactionLog:
 
     def renew_if_due(self) -> None:
         """Append the table again if the log is long, and move the start offset to it."""
+        if not self.is_due:
+            return
         with self._lock:
             topic = self._topic
             if topic is None or not self.is_due:
@@ -692,6 +706,15 @@ class TransactionLog:
     def _delete_before(self, topic: OpenTopic, start: int) -> None:
         # It makes the new records durable first.
         delete_before(topic, max(start, topic.writer(0).start_offset), 0)
+
+
+def _moved(moves: Moves, now_us: int) -> list[Position]:
+    """Return the positions to store."""
+    consumer, meta, session, offsets = moves
+    return [
+        Position(consumer, meta.name, meta.topic_id, partition, offset, lineage, now_us, session, "")
+        for partition, (offset, lineage) in sorted(offsets.items())
+    ]
 
 
 def _rows(

@@ -354,10 +354,10 @@ class Consumer:
                 f'seek takes a dict by partition, "earliest", "latest" or a timestamp, not {to!r}'
             )
         with self._lock:
-            log = self._topic.durable_offsets(self.partitions)
             if isinstance(to, Mapping):
-                found = self._checked(to, log)
+                found = self._checked(to)
             else:
+                log = self._topic.durable_offsets(self.partitions)
                 found = {partition: self._first(None, log[partition], to) for partition in self.partitions}
             self._drop_read_ahead()
             self._failed = None
@@ -403,7 +403,7 @@ class Consumer:
                     "commit positions"
                 )
             if offsets is not None:
-                chosen = self._checked(offsets, self._topic.durable_offsets(self.partitions))
+                chosen = self._checked(offsets)
             else:
                 chosen = {
                     partition: at
@@ -418,25 +418,26 @@ class Consumer:
         with self._lock:
             self._committed.update({partition: at for partition, (at, _) in moves.offsets.items()})
 
-    def _checked(self, offsets: Mapping[int, int], log: Mapping[int, OffsetRange]) -> dict[int, int]:
+    def _checked(self, offsets: Mapping[int, int]) -> dict[int, int]:
+        """Return offsets by partition as plain numbers; raise an error unless the log has each of them."""
         if not isinstance(offsets, Mapping):
             raise ConfigError(f"offsets is a dict from partition to offset, not {offsets!r}")
         found = {}
         for given, wanted in offsets.items():
             partition, offset = plain_int(given), plain_int(wanted)
-            if type(partition) is not int or partition not in log:
+            if type(partition) is not int or partition not in self._positions:
                 raise ConfigError(f"consumer {self.name!r} does not read partition {partition!r}")
             if type(offset) is not int:
                 raise ConfigError(f"an offset is a whole number, not {offset!r}")
-            ends = log[partition]
-            if not ends.start <= offset <= ends.end:
+            found[partition] = offset
+        for partition, ends in self._topic.durable_offsets(found).items():
+            if not ends.start <= found[partition] <= ends.end:
                 raise OffsetOutOfRange(
-                    f"offset {offset} is not in topic {self._topic.name!r} partition {partition}, which has {ends.start} to "
-                    f"{ends.end}",
+                    f"offset {found[partition]} is not in topic {self._topic.name!r} partition {partition}, which has "
+                    f"{ends.start} to {ends.end}",
                     start=ends.start,
                     end=ends.end,
                 )
-            found[partition] = offset
         return found
 
     # -- its end ---------------------------------------------------------------------------------
