@@ -13,7 +13,7 @@ from typing import Any, get_args, get_type_hints
 import typer
 
 import tiered
-from tiered import errors
+from tiered import aio, errors
 from tiered.cli import app
 from tiered.monitor.metrics import METRICS
 from tiered.monitor.status import PartitionStatus, TierHoldings
@@ -148,7 +148,7 @@ def _api() -> Lines:
     yield "# Python API"
     yield ""
     yield "Generated from the docstrings by `make docs`. The names on this page are the public ones; all but those"
-    yield "of [Spark](#spark) are importable from `tiered`. For the ideas behind them see [concepts](concepts.md)."
+    yield "of [asyncio](#asyncio) and [Spark](#spark) are importable from `tiered`. For the ideas behind them see [concepts](concepts.md)."
     yield ""
     yield "## Opening a store"
     yield from _function("tiered.open", tiered.open)
@@ -195,6 +195,12 @@ def _api() -> Lines:
         yield from _value(value)
     yield from _settings()
     yield from _errors()
+    yield "## asyncio"
+    yield ""
+    yield "In the module `tiered.aio`; see [asyncio](asyncio.md)."
+    yield from _function("tiered.aio.open", aio.open)
+    for cls in (aio.AsyncStore, aio.AsyncTopic, aio.AsyncConsumer, aio.AsyncTransaction):
+        yield from _class(cls)
     yield "## Spark"
     yield ""
     yield "In the module `tiered.spark`; see the [Spark guide](spark.md)."

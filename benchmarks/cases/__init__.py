@@ -9,6 +9,7 @@ from ..harness import Bench, Case
 from .append import append, append_batch
 from .append_many import append_many, append_rows
 from .cold import cold_scan, cold_scan_s3
+from .consumers import coroutines, poll, position_commits
 from .flight import flight_append, flight_latency, flight_scan
 from .manifest import manifest
 from .memory import memory_append, memory_scan
@@ -32,6 +33,9 @@ CASES: dict[str, Callable[[Bench], Case]] = {
     "sync-append": sync_append,
     "group-commit": group_commit,
     "transactions": transactions,
+    "position-commits": position_commits,
+    "coroutines": coroutines,
+    "poll": poll,
     "scan-none": warm_scan,
     "scan-zstd": partial(compressed_scan, codec="zstd"),
     "scan-lz4": partial(compressed_scan, codec="lz4"),

@@ -77,19 +77,31 @@ class Transaction(ABC):
             self._check()
             self._rows.add_batch(self._shape(topic), data, partition)
 
-    def commit_position(self, consumer: Consumer) -> None:
-        """Commit the positions behind everything that a consumer has returned so far, with this transaction.
+    def commit_position(self, consumer: Consumer, offsets: Mapping[int, int] | None = None) -> None:
+        """Commit positions of a consumer with this transaction.
+
+        Parameters
+        ----------
+        offsets
+            As `Consumer.commit` takes them; by default those behind everything that the consumer has returned so far.
 
         Raises
         ------
         ConfigError
-            The consumer is of another store, or the transaction has ended.
+            The consumer is of another store, an offset is none, or the transaction has ended.
+        OffsetOutOfRange
+            An offset is not in the log; no position of the consumer was added.
         ReadOnly, StoreClosed
         """
         with self._lock:
             self._check()
             self._check_of_this_store(consumer.topic.opened, f"consumer {consumer.name!r}")
-            self._consumers[consumer] = consumer.moves()
+            self._consumers[consumer] = consumer.moves(offsets)
+
+    @property
+    def ended(self) -> bool:
+        """Whether it was committed or aborted."""
+        return self._end is not None
 
     def commit(self) -> dict[str, list[OffsetRange]]:
         """Commit, and return `ranges`. Everything is durable then, whatever the sync mode.

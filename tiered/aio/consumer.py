@@ -1,0 +1,168 @@
+"""`AsyncConsumer`: a consumer whose polls can be cancelled without the loss of a record."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Mapping
+from types import TracebackType
+from typing import Self
+
+import pyarrow as pa
+
+from ..errors import ConfigError
+from ..store.interface.consumer import Consumer
+from .threads import Threads
+
+_RECORDS_MAX = 10_000
+
+
+class AsyncConsumer:
+    """A `Consumer` for coroutines; get it from `AsyncTopic.consumer`.
+
+    What a cancelled `poll` had read is returned by the next one. `commit` commits what was returned.
+
+    Attributes
+    ----------
+    sync : Consumer
+        The consumer itself. Its positions may be ahead of what was returned here.
+    """
+
+    def __init__(self, consumer: Consumer, threads: Threads) -> None:
+        self.sync = consumer
+        self._threads = threads
+        self._returned = consumer.position()
+        self._read: deque[pa.RecordBatch] = deque()
+        self._reading: asyncio.Future[list[pa.RecordBatch]] | None = None
+        self._turn = asyncio.Lock()
+        self._wakes: set[threading.Event] = set()
+
+    async def poll(
+        self, timeout: float | None = 1.0, max_records: int = _RECORDS_MAX  # noqa: ASYNC109 (as Consumer.poll)
+    ) -> list[pa.RecordBatch]:  # fmt: skip
+        """Return the next records; see `Consumer.poll`."""
+        if type(max_records) is not int or max_records < 1:
+            raise ConfigError(f"max_records is a whole number above 0, not {max_records!r}")
+        if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, int | float)):
+            raise ConfigError(f"timeout is a number of seconds or None, not {timeout!r}")
+        deadline = None if timeout is None else time.monotonic() + timeout
+        batches: list[pa.RecordBatch] = []
+        if await self._wait_for_some(deadline):
+            while max_records and self._read:
+                batch = self._read.popleft()
+                if batch.num_rows > max_records:
+                    self._read.appendleft(batch.slice(max_records))
+                    batch = batch.slice(0, max_records)
+                max_records -= batch.num_rows
+                batches.append(self._return(batch))
+        return batches
+
+    async def __aiter__(self) -> AsyncIterator[pa.RecordBatch]:
+        """Yield batches without end, each of one partition; each counts as returned when it is yielded."""
+        while await self._wait_for_some(None):
+            yield self._return(self._read.popleft())
+
+    def _return(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        self._returned[batch.column("partition")[0].as_py()] = batch.column("offset")[-1].as_py() + 1
+        return batch
+
+    async def _wait_for_some(self, deadline: float | None) -> bool:
+        """Wait until there are batches to return; False after the deadline. Between its end and theirs nobody else runs."""
+        while True:
+            await self._fill()
+            left = None if deadline is None else deadline - time.monotonic()
+            if self._read or (left is not None and left <= 0):
+                return bool(self._read)
+            await self._wait(left)
+
+    async def _fill(self) -> None:
+        """Read what there is, without waiting for more. After a cancellation, the next call takes over what was read."""
+        async with self._turn:
+            if self._read:
+                return
+            if self._reading is None:
+                self._reading = self._threads.start(lambda: self.sync.poll(0, _RECORDS_MAX))
+            try:
+                batches = await self._threads.result(self._reading)
+            except asyncio.CancelledError:
+                raise
+            except BaseException:
+                self._reading = None
+                raise
+            self._reading = None
+            self._read.extend(batches)
+
+    async def _wait(self, seconds: float | None) -> None:
+        """Wait until a partition may have more records; a second at most."""
+        wake = threading.Event()
+        self._wakes.add(wake)
+        positions = self.sync.position()
+        waiting = self._threads.start(lambda: self.sync.topic.wait_durable(positions, seconds, wake))
+        try:
+            await self._threads.result(waiting)
+        except asyncio.CancelledError:
+            waiting.add_done_callback(lambda done: done.cancelled() or done.exception())
+            raise
+        finally:
+            wake.set()
+            self._wakes.discard(wake)
+
+    # -- positions -------------------------------------------------------------------------------
+
+    def position(self) -> dict[int, int]:
+        """Return the offset of the next record to return, by partition."""
+        return dict(self._returned)
+
+    async def commit(self, offsets: Mapping[int, int] | None = None, *, sync: bool | None = None) -> None:
+        """Commit positions, by default those behind what was returned; see `Consumer.commit`."""
+        chosen = self.moved() if offsets is None else offsets
+        await self._threads.run(lambda: self.sync.commit(chosen, sync=sync))
+
+    def moved(self) -> dict[int, int]:
+        """Return the positions that `commit` would store."""
+        stored = self.sync.committed()
+        return {
+            partition: offset
+            for partition, offset in self._returned.items()
+            if stored.get(partition) != offset
+        }
+
+    async def lag(self) -> dict[int, int]:
+        """Return the number of durable records that were not returned yet, by partition."""
+        found, at = await self._threads.run(lambda: (self.sync.lag(), self.sync.position()))
+        return {key: lag + at[key] - self._returned[key] for key, lag in found.items()}
+
+    async def seek(self, to: Mapping[int, int] | object) -> None:
+        """Continue at other offsets; see `Consumer.seek`."""
+        async with self._turn:
+            if self._reading is not None:
+                await asyncio.wait([self._reading])
+            if isinstance(to, Mapping):
+                # The other partitions go on behind what was returned, and not behind what was read.
+                ahead = self.sync.position()
+                to = {key: at for key, at in self._returned.items() if ahead[key] != at} | dict(to)
+            await self._threads.run(lambda: self.sync.seek(to))
+            self._reading = None
+            self._read.clear()
+            self._returned = self.sync.position()
+
+    # -- its end ---------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """End it: a `poll` that waits raises `StoreClosed`."""
+        self.sync.close()
+        for wake in list(self._wakes):
+            wake.set()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return repr(self.sync).replace("<Consumer", "<AsyncConsumer", 1)
