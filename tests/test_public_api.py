@@ -132,7 +132,7 @@ SIGNATURES: list[tuple[Callable[..., Any], str]] = [
     ),
     (tiered.Transaction.append_many, "self, topic, records"),
     (tiered.Transaction.append_batch, "self, topic, data, *, partition=None"),
-    (tiered.Transaction.commit_position, "self, consumer"),
+    (tiered.Transaction.commit_position, "self, consumer, offsets=None"),
     (tiered.Transaction.commit, "self"),
     (tiered.Transaction.abort, "self"),
     (tiered.Store.consumers, "self"),

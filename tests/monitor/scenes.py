@@ -28,10 +28,12 @@ POLICY = {
 
 
 @contextmanager
-def scene(path: Path, cold: str | None, clock: Clock) -> Iterator[tuple[tiered.Store, PassLoop]]:
+def scene(
+    path: Path, cold: str | None, clock: Clock, **policy: Any
+) -> Iterator[tuple[tiered.Store, PassLoop]]:
     """An open store, and its loop of passes without threads."""
     settings = tiered.Settings.model_validate(
-        {"store": {"sync_interval": "1h"}, "policies": {"default": POLICY}}
+        {"store": {"sync_interval": "1h"}, "policies": {"default": POLICY | policy}}
     )
     with tiered.open(path, cold=cold, settings=settings, host=Host(clock=clock)) as store:
         yield (

@@ -15,7 +15,7 @@ from tests.monitor.scenes import requests_of, run, scene, scraped
 from tests.support.clock import Clock
 from tests.support.s3_server import S3Process
 from tiered.cli import app
-from tiered.monitor import consumer_lag
+from tiered.monitor import first_unread
 from tiered.monitor.status_page import page_state
 from tiered.survey import partition_survey
 
@@ -116,13 +116,13 @@ def test_each_position_reads_one_block_once(
 ) -> None:
     """Scrapes without news read nothing, and consumers at one offset share a read."""
     reads: list[int] = []
-    first = consumer_lag._first_timestamp_us
+    first = first_unread._first_timestamp_us
 
     def counted(segment: object, offset: int) -> int | None:
         reads.append(offset)
         return first(segment, offset)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(consumer_lag, "_first_timestamp_us", counted)
+    monkeypatch.setattr(first_unread, "_first_timestamp_us", counted)
     with scene(tmp_path / "data", None, clock) as (store, _):
         topic = fill(store, clock)
         for i in range(5):

@@ -50,8 +50,10 @@ def test_every_metric_is_exported_explained_and_documented(
     tmp_path: Path, s3_bucket: str, clock: Clock
 ) -> None:
     """What a busy store exports is the catalogue, with its kinds, labels and HELP, and all of it is on the page."""
-    with scene(tmp_path / "data", s3_bucket, clock) as (store, passes):
+    pytest.importorskip("pyiceberg")
+    with scene(tmp_path / "data", s3_bucket, clock, table={"every": "1m"}) as (store, passes):
         live(store, passes, clock)
+        store.tierer.tables.run()
         store.open_topics.writers()[0].active._poison(OSError("the disk is gone"))
         found = families(store, passes)
         with pytest.raises(tiered.PartitionPoisoned):

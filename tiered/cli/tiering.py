@@ -62,7 +62,7 @@ def status(
             say(line)
     for line in _consumers(report) if not as_json else ():
         say(line)
-    for line in report.waiting if not as_json else ():
+    for line in (*_tables(report), *report.waiting) if not as_json else ():
         say(line)
     for name in report.deletions if not as_json else ():
         say(f"the deletion of topic {name} is not finished: its tombstone is not in the bucket yet")
@@ -108,6 +108,15 @@ def _consumers(report: StoreStatus) -> Iterator[str]:
         )
     if len(behind) > _CONSUMERS_MAX:
         yield f"{len(behind) - _CONSUMERS_MAX} more positions are behind: tiered consumers"
+
+
+def _tables(report: StoreStatus) -> Iterator[str]:
+    """Yield a line for each live table that is behind or fails."""
+    for item in report.tables:
+        if item.problem:
+            yield f"table {item.topic}: {item.problem}"
+        elif item.records:
+            yield f"table {item.topic} is {count(item.records, 'record')} behind, at version {item.version}"
 
 
 def _print_pace(pace: TailPace | None) -> None:

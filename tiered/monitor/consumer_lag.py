@@ -7,45 +7,18 @@ is read from its block, once for each position.
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol
+from typing import Any
 from uuid import UUID
 
 from ..engine.context import StoreContext
 from ..engine.durable_reads import durable_batches
 from ..engine.open_topics import OpenTopics
-from ..errors import CorruptionError, TieredError
-from ..format.block import FLAG_OFFSETS
+from ..errors import CorruptionError
 from ..format.schema import TRANSACTIONS_TOPIC
-from ..survey.local_segments import open_file
-from ..survey.partition_survey import PartitionSurvey
-from ..survey.tier_extent import TierExtent
 from ..transactions.positions import TRANSACTIONS_SCHEMA, Position, PositionTable
-from ..warm.segment_reader import SegmentFile
-
-_READ_SECONDS = 1.0
-
-_Unread = tuple[UUID, int, int]
-"""The topic's id, the partition, and the offset of the first unread record."""
-
-
-class LogFigures(Protocol):
-    """The figures of one partition; see `figures.PartitionFigures`."""
-
-    @property
-    def topic(self) -> str: ...
-    @property
-    def partition(self) -> int: ...
-    @property
-    def start_offset(self) -> int: ...
-    @property
-    def end_offset(self) -> int: ...
-    @property
-    def extents(self) -> tuple[TierExtent, ...]: ...
-    @property
-    def survey(self) -> PartitionSurvey | None: ...
+from .first_unread import FirstUnread, LogFigures, age_seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +45,7 @@ class ConsumerLag:
 
     def seconds(self, now_us: int) -> float | None:
         """Return the age of the first unread record; 0 without one, None if it is not known."""
-        if not self.records:
-            return 0.0
-        return None if self.oldest_us is None else max(0.0, (now_us - self.oldest_us) / 1e6)
+        return age_seconds(self.records, self.oldest_us, now_us)
 
     def to_json(self, now_us: int) -> dict[str, Any]:
         """Return plain JSON values."""
@@ -93,7 +64,7 @@ class ConsumerLags:
         self._topic_id: UUID | None = None
         self._table = PositionTable()
         self._end = 0
-        self._times: dict[_Unread, int | None] = {}
+        self._first_unread = FirstUnread(context, topics)
         self._last: list[ConsumerLag] = []
 
     def measure(self, figures: Iterable[LogFigures]) -> list[ConsumerLag]:
@@ -141,8 +112,7 @@ class ConsumerLags:
             self._end = batch.column("offset")[-1].as_py() + 1
 
     def _lags(self, by_place: dict[tuple[str, int], LogFigures]) -> list[ConsumerLag]:
-        before, self._times = self._times, {}
-        until = time.monotonic() + _READ_SECONDS
+        self._first_unread.begin()
         lags = []
         for position in self._table.sorted():
             figures = by_place.get((position.topic, position.partition))
@@ -151,12 +121,7 @@ class ConsumerLags:
             at = max(position.offset, figures.start_offset)
             oldest_us = None
             if at < figures.end_offset:
-                key = position.topic_id, position.partition, at
-                if key in before:
-                    self._times[key] = before[key]
-                elif key not in self._times and time.monotonic() < until:
-                    self._times[key] = self._timestamp_us(figures, at)
-                oldest_us = self._times.get(key)
+                oldest_us = self._first_unread.timestamp_us(figures, at)
             lags.append(
                 ConsumerLag(
                     *position.place, position.offset, max(0, figures.end_offset - at), oldest_us=oldest_us
@@ -164,38 +129,6 @@ class ConsumerLags:
             )
         return lags
 
-    def _timestamp_us(self, figures: LogFigures, offset: int) -> int | None:
-        """Return the timestamp of the record at `offset`, or of the first one after it that this process can look up.
-
-        None if there is none, or if the file cannot be read: the lag in records is known all the same.
-        """
-        survey = figures.survey
-        assert survey is not None
-        local = next((file for file in survey.files if file.end_offset > offset), None)
-        if local is None or local.base_offset > offset:
-            for entry in survey.published.entries if survey.published is not None else ():
-                if entry.base_offset <= offset < entry.end_offset:
-                    return entry.min_timestamp_us
-        if local is None or survey.directory is None:
-            return None
-        writer = self._topics.writer(figures.topic, figures.partition)
-        try:
-            segment = open_file(self._context.tiers, survey.directory, writer, local)
-            return None if segment is None else _first_timestamp_us(segment, offset)
-        except (TieredError, OSError):
-            return None
-
 
 def _is_of(position: Position, figures: LogFigures) -> bool:
     return figures.survey is not None and figures.survey.meta.topic_id == position.topic_id
-
-
-def _first_timestamp_us(segment: SegmentFile, offset: int) -> int | None:
-    column = segment.header.schema.names.index("timestamp")
-    for block in segment.blocks(max(offset, segment.header.base_offset), segment.end_offset):
-        header = block.header
-        if header.flags & FLAG_OFFSETS:
-            return header.min_timestamp_us
-        row = max(0, offset - header.base_offset)
-        return int(segment.decode(block, [column])[column][row].value)
-    return None

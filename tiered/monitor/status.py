@@ -8,6 +8,7 @@ from typing import Any
 
 from ..policies.tail_pace import TailPace
 from .consumer_lag import ConsumerLag
+from .table_lag import TableLag
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +71,8 @@ class StoreStatus:
         The consumers that are behind, by their durable positions on this disk; None if these cannot be read.
     waiting
         The records that retention leaves because consumers have not read them, one line for each partition.
+    tables
+        How far the live tables are behind the log.
     """
 
     url: str
@@ -80,6 +83,7 @@ class StoreStatus:
     tails: TailPace | None = None
     consumers: tuple[ConsumerLag, ...] | None = ()
     waiting: tuple[str, ...] = ()
+    tables: tuple[TableLag, ...] = ()
 
     def __iter__(self) -> Iterator[PartitionStatus]:
         return iter(self.partitions)

@@ -57,6 +57,7 @@ def page_state(watched: Watched) -> dict[str, Any]:
         ],
         "errors": [asdict(error) for error in passes.history.counts.errors] if passes is not None else [],
         "consumers": _consumers(watched, figures, now_us),
+        "tables": [item.to_json(now_us) for item in watched.table_lags.measure(figures, ask_bucket=False)],
         "partitions": [_partition(item, steps.get((item.topic, item.partition)), now_us) for item in figures],
     }
 

@@ -60,6 +60,7 @@ def store_status(watched: Watched) -> StoreStatus:
         tails=_pace(watched, busy) if context.tiers.has_cold and root is not None else None,
         consumers=_consumers(watched, figures),
         waiting=_waiting(watched, busy) if root is not None else (),
+        tables=tuple(watched.table_lags.measure(figures, ask_bucket=True)),
     )
 
 

@@ -11,6 +11,7 @@ from ..tiering.pass_loop import PassLoop
 from ..tiering.pauses import Pauses
 from ..tiering.store_survey import StoreSurvey
 from .consumer_lag import ConsumerLags
+from .table_lag import TableLags
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,4 +35,5 @@ class Watched:
     running: Running
     seconds_a_tail: float
     consumer_lags: ConsumerLags
+    table_lags: TableLags
     passes: PassLoop | None = None

@@ -40,6 +40,7 @@ from ..monitor.http import Web
 from ..monitor.metrics import registry_for
 from ..monitor.status import StoreStatus
 from ..monitor.status_survey import store_status
+from ..monitor.table_lag import TableLags
 from ..monitor.watched import Watched
 from ..policies.executor import TierReport
 from ..policies.plan import Plan
@@ -105,6 +106,7 @@ class LocalStore(Store):
         self.context.fencing = self.tierer.claims
         self.context.publisher = Publisher(self.tierer.tails, pause=self.lifecycle.pause_or_fail)
         self._consumer_lags = ConsumerLags(self.context, self.open_topics)
+        self._table_lags = TableLags(self.context, self.open_topics, self.tierer.tables)
         self._serve = serve
         self._topics: dict[str, LocalTopic] = {}
         self.tickers: list[Ticker] = []
@@ -148,6 +150,7 @@ class LocalStore(Store):
             tierer.executors.running,
             tierer.tails.seconds_a_tail,
             self._consumer_lags,
+            self._table_lags,
             passes or self.passes,
         )
 

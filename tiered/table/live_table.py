@@ -69,6 +69,8 @@ class Published:
         What the table has.
     commits
         The commit of each head that the table was compared with.
+    offsets
+        The start offset and the end of each partition in the table.
     """
 
     version: int
@@ -78,6 +80,7 @@ class Published:
     objects: int
     records: int
     commits: Mapping[int, str]
+    offsets: Mapping[int, tuple[int, int]]
 
 
 @dataclass(slots=True)
@@ -197,8 +200,16 @@ class LiveTable:
         )
         url = self._folder.url(state.version)
         commits = {partition: head.commit_id for partition, head in heads.items()}
+        offsets = {partition: (start, end) for partition, (start, end, _) in state.offsets.items()}
         return Published(
-            state.version, url, changed, whole, state.manifests.objects, state.manifests.records, commits
+            state.version,
+            url,
+            changed,
+            whole,
+            state.manifests.objects,
+            state.manifests.records,
+            commits,
+            offsets,
         )
 
     # -- the last version ------------------------------------------------------------------------

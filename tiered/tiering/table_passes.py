@@ -24,6 +24,22 @@ HEADS_SECONDS = 600.0
 """How long a table counts as current while this process sees no change of a head; another process may have made one."""
 
 
+@dataclass(frozen=True, slots=True)
+class TableState:
+    """What this process knows of a table.
+
+    Attributes
+    ----------
+    published
+        The last publication; None before the first.
+    problem
+        The error of the last attempt, or empty.
+    """
+
+    published: Published | None = None
+    problem: str = ""
+
+
 @dataclass(slots=True)
 class _Table:
     """The table of a topic as this process last published it.
@@ -43,6 +59,7 @@ class _Table:
     rule: TableRule | None = None
     schema_id: int = -1
     checked: float = 0.0
+    state: TableState = TableState()
     lock: threading.Lock = field(default_factory=threading.Lock)
 
 
@@ -101,8 +118,13 @@ class TablePasses:
                 return None
             table.commits = None
             grace_seconds = self._context.settings.sweep.grace.total_seconds()
-            with iceberg_errors(meta.name):
-                done = table.live.publish(meta, tails=rule.tails, grace_seconds=grace_seconds, take=take)
+            try:
+                with iceberg_errors(meta.name):
+                    done = table.live.publish(meta, tails=rule.tails, grace_seconds=grace_seconds, take=take)
+            except (TieredError, OSError) as error:
+                table.state = TableState(table.state.published, str(error) or type(error).__name__)
+                raise
+            table.state = TableState(done)
             if done is None or done.whole:
                 table.commits = done.commits if done else {}
                 table.rule, table.schema_id, table.checked = rule, meta.schema_id, now
@@ -131,6 +153,11 @@ class TablePasses:
             head is None or head.commit_id == table.commits.get(partition)
             for partition, head in heads.items()
         )
+
+    def state_of(self, topic_id: UUID) -> TableState | None:
+        """Return what this process knows of a topic's table; None before its first attempt to publish it."""
+        table = self._tables.get(topic_id)
+        return None if table is None or table.state == TableState() else table.state
 
     def keep_only(self, topic_ids: Iterable[UUID]) -> None:
         """Drop the state of all tables but these."""

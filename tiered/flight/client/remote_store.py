@@ -18,6 +18,7 @@ from ...errors import ConfigError, ReadOnly, SchemaMismatch, StoreClosed, Tiered
 from ...format.schema import check_topic_name
 from ...monitor.consumer_lag import ConsumerLag
 from ...monitor.status import PartitionStatus, StoreStatus, TierHoldings
+from ...monitor.table_lag import TableLag
 from ...settings.settings import Settings
 from ...store.interface.snapshot import Snapshot
 from ...store.interface.store import Store
@@ -208,6 +209,7 @@ class RemoteStore(Store):
             tuple(partitions),
             tuple(found.get("deletions", ())),
             consumers=None if behind is None else tuple(ConsumerLag(**item) for item in behind),
+            tables=tuple(TableLag(**item) for item in found.get("tables", ())),
         )
 
     def transaction(self, name: str | None = None) -> RemoteTransaction:

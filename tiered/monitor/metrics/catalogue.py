@@ -114,6 +114,22 @@ _CONSUMERS = _group(
         "1 while the positions cannot be read from this disk, so that no lag is known, else 0.",
     ),
 )
+_TABLES = _group(
+    "Live tables",
+    (
+        "table_lag_records",
+        GAUGE,
+        "Durable records that the table does not have; known once this process has published it.",
+        "topic",
+    ),
+    (
+        "table_lag_seconds",
+        GAUGE,
+        "Age of the first of these records by its timestamp; 0 if there is none.",
+        "topic",
+    ),
+    ("table_failing", GAUGE, "1 while the last publication of the table failed, else 0.", "topic"),
+)
 _COLD = _group(
     "Bucket",
     ("cold_requests_total", COUNTER, "Requests to the bucket, repetitions included.", "operation"),
@@ -172,4 +188,4 @@ _SCRUB = _group(
     ),
 )
 
-METRICS = (*_STORE, *_WRITING, *_READING, *_LAG, *_CONSUMERS, *_COLD, *_PASSES, *_SCRUB)
+METRICS = (*_STORE, *_WRITING, *_READING, *_LAG, *_CONSUMERS, *_TABLES, *_COLD, *_PASSES, *_SCRUB)

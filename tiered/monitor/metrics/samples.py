@@ -39,6 +39,7 @@ def samples(watched: Watched) -> Iterator[Sample]:
     for topic, figures in groupby(partitions, key=lambda item: item.topic):
         yield from _topic(topic, list(figures), now_us)
     yield from _consumers(watched, partitions, now_us)
+    yield from _tables(watched, partitions, now_us)
     yield from _disk(watched)
     yield from _writing(watched)
     yield from _reading(watched)
@@ -94,6 +95,16 @@ def _consumers(watched: Watched, partitions: list[PartitionFigures], now_us: int
         seconds = item.seconds(now_us)
         if seconds is not None:
             yield Sample("tiered_consumer_lag_seconds", seconds, labels)
+
+
+def _tables(watched: Watched, partitions: list[PartitionFigures], now_us: int) -> Iterator[Sample]:
+    for item in watched.table_lags.measure(partitions, ask_bucket=False):
+        yield Sample("tiered_table_failing", bool(item.problem), (item.topic,))
+        if item.records is not None:
+            yield Sample("tiered_table_lag_records", item.records, (item.topic,))
+            seconds = item.seconds(now_us)
+            if seconds is not None:
+                yield Sample("tiered_table_lag_seconds", seconds, (item.topic,))
 
 
 def _disk(watched: Watched) -> Iterator[Sample]:
