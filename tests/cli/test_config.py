@@ -7,11 +7,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
+import tiered
 from tests.cli.commands import one_error
+from tiered.cli import app
 from tiered.settings.provenance import provenance
 from tiered.settings.settings import Settings, Sources
 from tiered.settings.toml_lines import key_lines
@@ -201,3 +205,31 @@ def test_the_bucket_that_the_store_remembers_is_shown_with_its_source(tiered_: R
     assert other["cold.url"] == ("file:///elsewhere", "option --cold")
     check = tiered_("config", "check", "--path", tmp_path / "s", "--cold", "file:///elsewhere", store=False)
     assert "a store keeps its bucket" in check.stderr
+
+
+def test_topics_that_cannot_have_their_table(tmp_path: Path) -> None:
+    """Found before the first pass: columns that Iceberg refuses, and names that are one in a catalog."""
+    pytest.importorskip("pyiceberg")
+    config = tmp_path / "tiered.toml"
+    config.write_text('[policies.raw]\ntable = "off"\n[policies."*"]\ntable = { every = "1m" }\n')
+
+    def check() -> str:
+        arguments = ["config", "check", "--config", str(config), "--path", str(tmp_path / "data")]
+        result = CliRunner().invoke(app, arguments, catch_exceptions=False)
+        assert result.exit_code == 0
+        return " ".join(result.output.split())
+
+    assert "0 warnings" in check()
+    clash = pa.schema([("a.b", pa.int64()), ("a", pa.struct([("b", pa.int64())]))])
+    with tiered.open(tmp_path / "data") as store:
+        for name, schema in (("my-clicks", None), ("My_clicks", None), ("raw", clash)):
+            store.create_topic(name, schema=schema)
+    found = check()
+    assert "topics My_clicks and my-clicks have one table name, my_clicks" in found
+    assert "1 warning" in found
+    with tiered.open(tmp_path / "data") as store:
+        store.delete_topic("my-clicks")
+        store.create_topic("nested", schema=clash)
+    found = check()
+    assert "topic nested gets no table: an Iceberg table cannot have these columns" in found
+    assert "1 warning" in found

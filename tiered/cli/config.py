@@ -13,7 +13,7 @@ import typer
 
 from ..base.units import format_duration
 from ..daemon.service import DEFAULT_ADDRESS
-from ..errors import ConfigError, TieredError
+from ..errors import ConfigError, SchemaMismatch, TieredError
 from ..flight.wire.options import DEFAULT_LISTEN
 from ..format.schema import check_topic_name
 from ..settings.provenance import (
@@ -26,6 +26,8 @@ from ..settings.provenance import (
     resolved_policy,
 )
 from ..settings.settings import Settings, Sources, dotted
+from ..table.schema import iceberg_schema
+from ..table.table_sql import table_identifier
 from ..warm.bucket_binding import COLD_FILE, BucketBinding, read_binding
 from .options import (
     AsJson,
@@ -79,7 +81,8 @@ def config(
 
     A mistake is one line: source, key, what to write instead; the exit code is 1. Valid settings that have no effect or
     contradict each other, such as rules of two tables, are warnings on stderr. If no source names a bucket, the one that
-    the store remembers is shown. The store is opened, for reading, only to look for the consumers that a retention names.
+    the store remembers is shown. The store is opened, for reading, only to look for the consumers that a retention names,
+    and for topics that cannot have the table that their policy wants.
     """
     if topic is not None:
         check_topic_name(topic)
@@ -93,7 +96,7 @@ def config(
     ]
     if task is Task.CHECK:
         _check_tables(settings)
-        _print_check(sources, settings, warnings, as_json)
+        _print_check(sources, settings, [*warnings, *_unfit_topics(settings)], as_json)
         return
     pattern = None if topic is None else matching_pattern(settings, topic)
     values = (
@@ -144,6 +147,38 @@ def _check_tables(settings: Settings) -> None:
         raise ConfigError(f"{named[0]}.table needs pyiceberg: pip install 'tiered[iceberg]'")
     if not settings.cold.conditional_writes:
         raise ConfigError(f'{named[0]}.table needs conditional writes; write cold.conditional_writes = "on"')
+
+
+def _unfit_topics(settings: Settings) -> Iterator[str]:
+    """Yield a line for each topic of the store that cannot have the table that its policy wants, or shares its name."""
+    root = Path(settings.store.path)
+    if (
+        not any(policy.table and policy.table.every for policy in settings.policies.values())
+        or not root.is_dir()
+    ):
+        return
+    try:
+        with open_for_reading(settings) as store:
+            schemas = {
+                name: store.topic(name).schema
+                for name in store.topics()
+                if settings.policy_for(name).table.every is not None
+            }
+    except TieredError as error:
+        yield f"the topics with tables cannot be checked: {error}"
+        return
+    names: dict[str, str] = {}
+    for topic, schema in schemas.items():
+        try:
+            iceberg_schema(schema)
+        except SchemaMismatch as error:
+            yield f"topic {topic} gets no table: {error}"
+        other = names.setdefault(table_identifier(topic), topic)
+        if other != topic:
+            yield (
+                f"topics {other} and {topic} have one table name, {table_identifier(topic)}, in engines that need a catalog: "
+                "name their tables by hand there"
+            )
 
 
 def _unknown_consumers(settings: Settings) -> Iterator[str]:

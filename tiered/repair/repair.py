@@ -127,7 +127,7 @@ class _Round:
             for problem in self._report.problems:
                 self._add(problem, "refused", "only the local store may change its bucket: run it there")
             return self._done
-        order = (Item.DOCUMENT, Item.SEGMENT, Item.HEAD, Item.PAGE, Item.OBJECT, Item.LOG)
+        order = (Item.DOCUMENT, Item.SEGMENT, Item.HEAD, Item.PAGE, Item.OBJECT, Item.LOG, Item.TABLE)
         seen: set[tuple[Item, str]] = set()
         for item in order:
             for problem in self._report.problems:
@@ -157,7 +157,7 @@ class _Round:
     def _repair(self, problem: Problem) -> Repair:
         if problem.item is Item.DOCUMENT:
             return self._document(problem)
-        if problem.item is Item.LOG or problem.partition is None:
+        if problem.item in (Item.LOG, Item.TABLE) or problem.partition is None:
             return Repair(
                 problem.where, f"repair of: {problem.reason}", "refused", "nothing safe can be done"
             )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from .avro_files import AvroFiles
 from .schema import OFFSET_ID
@@ -19,6 +19,21 @@ CLOSED_OBJECTS = 500
 
 OffsetsByName = dict[int, dict[str, tuple[int, int]]]
 """Objects by partition and name, with base and end offset."""
+
+
+class NamedFile(NamedTuple):
+    """An object as a manifest names it."""
+
+    partition: int
+    base_offset: int
+    end_offset: int
+    url: str
+    bytes: int
+
+    @property
+    def name(self) -> str:
+        """The last part of the URL."""
+        return self.url.rpartition("/")[2]
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +115,11 @@ class TableManifests:
             partition, base, end = _offsets(entry)
             names.setdefault(partition, {})[_name(entry)] = base, end
         return names
+
+    def named(self, files: AvroFiles) -> Iterator[NamedFile]:
+        """Yield all objects that they name."""
+        for entry in self.entries(files):
+            yield NamedFile(*_offsets(entry), entry.data_file.file_path, entry.data_file.file_size_in_bytes)
 
     def next(
         self,

@@ -17,6 +17,7 @@ class Item(enum.StrEnum):
     PAGE = "page"
     OBJECT = "object"
     LOG = "log"
+    TABLE = "table"
 
 
 ADVICE = {
@@ -25,6 +26,7 @@ ADVICE = {
     Item.HEAD: "run tiered verify --repair: the manifest can be rebuilt from the objects",
     Item.PAGE: "run tiered verify --repair: the page can be rebuilt from its objects",
     Item.OBJECT: "run tiered verify --repair while the local segment is there: it is uploaded again",
+    Item.TABLE: "once the log is sound, tiered table TOPIC --take makes the table anew from it",
     Item.LOG: "keep every file, stop the passes, and find a copy of the missing records",
 }
 
@@ -36,7 +38,7 @@ class Problem:
     Attributes
     ----------
     item
-        ``document``, ``segment``, ``head``, ``page`` or ``object``; ``log`` for a contradiction between them.
+        ``document``, ``segment``, ``head``, ``page``, ``object`` or ``table``; ``log`` for a contradiction between them.
     where
         Path of the file, or URL of the object.
     reason

@@ -28,6 +28,7 @@ from .findings import FileVanished, Findings, Progress
 from .partitions import VerifiedTiers, check_partition_tiers
 from .report import Item, Problem, VerifyReport
 from .segments import check_segment
+from .tables import check_table
 
 
 def verify_store(
@@ -162,6 +163,8 @@ class _Verifier:
             self._findings.partition = partition
             self._partition(tiers, meta, partition, directory / str(partition))
         self._findings.partition = None
+        if tiers.bucket is not None:
+            check_table(tiers.bucket, meta, self._findings)
         return {meta.topic_id}
 
     def _without_document(self, directory: Path) -> None:
@@ -196,6 +199,8 @@ class _Verifier:
         for partition in range(meta.partitions):
             self._findings.partition = partition
             self._partition(tiers, meta, partition, None)
+        self._findings.partition = None
+        check_table(tiers.bucket, meta, self._findings)
 
     def _partition(
         self, tiers: VerifiedTiers, meta: TopicMeta, partition: int, directory: Path | None

@@ -1,0 +1,127 @@
+"""A live table is verified: what readers of it would miss, get twice or not find is a problem, and nothing else is."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pyiceberg")
+
+import tiered
+from tests.support.clock import Clock
+from tests.support.stores import OFFLOAD_US, open_store, stepwise, tier
+from tests.support.table_reader import folder_of, newest, path_of
+from tiered.errors import CorruptionError
+from tiered.table.table_manifests import NamedFile
+from tiered.verify import tables
+from tiered.verify.report import Item, Problem
+
+
+@pytest.fixture
+def store(tmp_path: Path, clock: Clock) -> Iterator[tiered.Store]:
+    settings = stepwise(offload={"after": "4h", "tail_interval": "10s"}, table={"every": "1m"})
+    with open_store(tmp_path / "data", f"file://{tmp_path}/bucket", clock, settings=settings) as store:
+        topic = store.create_topic("t", partitions=2)
+        for turn in range(3):
+            for number in range(10):
+                topic.append(b"%d" % number, partition=number % 2)
+            topic.roll()
+            if turn == 1:
+                topic.delete_before(7, 0)
+            tier(store, clock, OFFLOAD_US)
+        topic.append(b"tail", partition=1, sync=True)
+        store.tierer.tail_pass()  # type: ignore[attr-defined]
+        store.tierer.tables.run()  # type: ignore[attr-defined]
+        yield store
+
+
+def problems(store: tiered.Store) -> list[Problem]:
+    return [item for item in store.verify().problems if item.item is Item.TABLE]
+
+
+def test_a_sound_table_has_no_problem(store: tiered.Store, clock: Clock, tmp_path: Path) -> None:
+    """By the store, by a reader of the bucket, without a hint, and after the topic has changed."""
+    assert store.verify().ok
+    with tiered.open(f"file://{tmp_path}/bucket") as reader:
+        assert reader.verify().ok
+    (folder_of(tmp_path / "bucket", "t") / "version-hint.text").unlink()
+    store.topic("t").append(b"more", sync=True)
+    store.tierer.tail_pass()  # type: ignore[attr-defined]
+    assert store.verify().ok
+    store.create_topic("other").append(b"x", sync=True)
+    assert store.verify().ok
+
+
+def test_an_object_that_only_the_table_names(store: tiered.Store, clock: Clock, tmp_path: Path) -> None:
+    """The log has replaced it, and queries of the table still read it."""
+    tail = max((tmp_path / "bucket/t").glob("*/1/data/*.parquet"), key=lambda path: path.name)
+    store.topic("t").append(b"more", partition=1, sync=True)
+    store.tierer.tail_pass()  # type: ignore[attr-defined]
+    content = tail.read_bytes()
+    tail.write_bytes(content[:-1])
+    (found,) = problems(store)
+    assert f"has {len(content) - 1} bytes, and {len(content)} in the table" in found.reason
+    assert found.where.endswith(tail.name)
+    tail.unlink()
+    (found,) = problems(store)
+    assert found.reason == "an object of the table is missing"
+    assert found.offsets == (15, 16)
+
+
+def lists(folder: Path) -> Path:
+    values = json.loads(newest(folder).read_text())
+    return path_of(values["snapshots"][-1]["manifest-list"])
+
+
+SPOILT: dict[str, tuple[Callable[[Path], None], str]] = {
+    "a list is gone": (lambda folder: lists(folder).unlink(), "is missing|gone"),
+    "a list is damaged": (lambda folder: lists(folder).write_bytes(b"Obj\x01damaged"), "checksum"),
+    "a version is gone": (lambda folder: newest(folder).unlink(), "metadata that is gone"),
+    "a version is damaged": (lambda folder: newest(folder).write_bytes(b"{"), "decode|JSON"),
+    "the hint is no number": (lambda folder: (folder / "version-hint.text").write_text("x"), "is no version"),
+    "another end": (
+        lambda folder: newest(folder).write_text(
+            newest(folder).read_text().replace('"tiered.offsets.0":"7-15"', '"tiered.offsets.0":"7-16"')
+        ),
+        "says that partition 0 ends at 16, and its objects end at 15",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SPOILT)
+def test_a_spoilt_table(name: str, store: tiered.Store, tmp_path: Path) -> None:
+    spoil, reason = SPOILT[name]
+    spoil(folder_of(tmp_path / "bucket", "t"))
+    found = problems(store)
+    assert len(found) == 1
+    assert re.search(reason, f"{found[0]}")
+    assert "tiered table TOPIC --take" in str(found[0])
+
+
+def test_a_commit_of_another_program_is_not_checked(store: tiered.Store, tmp_path: Path) -> None:
+    folder = folder_of(tmp_path / "bucket", "t")
+    version = int((folder / "version-hint.text").read_text())
+    (folder / f"v{version + 1}.metadata.json").write_bytes(newest(folder).read_bytes())
+    assert problems(store) == []
+    (unknown,) = store.verify().unknown
+    assert "committed by another program" in unknown.reason
+
+
+def test_rows_that_are_twice_or_not_there() -> None:
+    def files(*ranges: tuple[int, int]) -> list[NamedFile]:
+        return [NamedFile(0, base, end, "u/x", 1) for base, end in ranges]
+
+    tables._check_rows(0, 3, 9, files((3, 5), (5, 9)), "w")
+    tables._check_rows(0, 3, 3, [], "w")
+    for ranges, reason in (
+        (((3, 5), (6, 9)), "lacks records of partition 0"),
+        (((3, 5), (4, 9)), "has twice records of partition 0"),
+        (((4, 9),), "lacks"),
+        (((3, 8),), "ends at 9, and its objects end at 8"),
+    ):
+        with pytest.raises(CorruptionError, match=reason):
+            tables._check_rows(0, 3, 9, files(*ranges), "w")

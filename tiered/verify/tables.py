@@ -1,0 +1,82 @@
+"""The verification of a live table: it loads, has each row of its offsets once, and names nothing that is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from importlib.util import find_spec
+
+from ..cold.manifest.keys import PartitionKeys
+from ..cold.object_store.protocol import ObjectStore
+from ..errors import CorruptionError
+from ..format.topic_meta import TopicMeta
+from ..table.iceberg_errors import iceberg_errors
+from ..table.summary_offsets import read_offsets
+from ..table.table_manifests import NamedFile, TableManifests
+from ..table.table_reader import TableReader
+from .findings import Findings
+from .report import Item
+
+
+def check_table(store: ObjectStore, meta: TopicMeta, findings: Findings) -> None:
+    """Check the newest version of a topic's table; nothing if the topic has none."""
+    reader = TableReader.of(store, meta.name, meta.topic_id)
+    with findings.guard(Item.TABLE, reader.folder.location):
+        if reader.newest_values() is None:
+            return
+        if find_spec("pyiceberg") is None:
+            findings.add_unknown(
+                reader.folder.location, "needs pyiceberg to be checked: pip install 'tiered[iceberg]'"
+            )
+            return
+        with iceberg_errors(meta.name):
+            _check_newest(store, meta, reader, findings)
+
+
+def _check_newest(store: ObjectStore, meta: TopicMeta, reader: TableReader, findings: Findings) -> None:
+    newest = reader.newest()
+    snapshot = None if newest is None else newest[1].current_snapshot()
+    if newest is None or snapshot is None:
+        return
+    where = reader.folder.url(newest[0])
+    offsets = read_offsets(store, reader.folder.prefix, snapshot.summary.additional_properties)
+    named: dict[int, list[NamedFile]] = {}
+    for file in TableManifests.read(reader.files, snapshot.manifest_list).named(reader.files):
+        named.setdefault(file.partition, []).append(file)
+    for partition in sorted(offsets.keys() | named.keys()):
+        with findings.guard(Item.TABLE, where):
+            _, end, begins = offsets.get(partition, (0, 0, 0))
+            files = sorted(named.get(partition, ()), key=lambda file: file.base_offset)
+            _check_rows(partition, begins, end, files, where)
+            _check_present(store, meta, partition, files)
+
+
+def _check_rows(partition: int, begins: int, end: int, files: Iterable[NamedFile], where: str) -> None:
+    at = begins
+    for file in files:
+        if file.base_offset != at:
+            wrong = "has twice" if file.base_offset < at else "lacks"
+            raise CorruptionError(
+                f"the table {wrong} records of partition {partition}",
+                where=where,
+                offsets=(min(at, file.base_offset), max(at, file.base_offset)),
+            )
+        at = file.end_offset
+    if at != end:
+        raise CorruptionError(
+            f"the table says that partition {partition} ends at {end}, and its objects end at {at}",
+            where=where,
+        )
+
+
+def _check_present(store: ObjectStore, meta: TopicMeta, partition: int, files: Iterable[NamedFile]) -> None:
+    prefix = PartitionKeys.of(meta.name, meta.topic_id, partition).data_prefix
+    sizes = {info.key.rpartition("/")[2]: info.size for info in store.list(prefix)}
+    for file in files:
+        size = sizes.get(file.name)
+        if size != file.bytes:
+            reason = "is missing" if size is None else f"has {size} bytes, and {file.bytes} in the table"
+            raise CorruptionError(
+                f"an object of the table {reason}",
+                where=file.url,
+                offsets=(file.base_offset, file.end_offset),
+            )
