@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+import tiered
 from tests.support.clock import Clock
 from tests.support.faulty_store import FaultyStore
 from tests.support.stores import OFFLOAD_US, open_store, stepwise, tier
@@ -516,3 +517,73 @@ def test_requests_of_a_commit(place: Place) -> None:
     counted[0].operations.clear()
     place.publish(live)
     assert [item.verb for item in counted[0].operations] == ["put"] * 4
+
+
+def test_the_summary_says_whether_transactions_are_whole(tmp_path: Path, clock: Clock) -> None:
+    settings = stepwise(offload={"after": "4h", "tail_interval": "10s"}, table={"every": "1m"})
+    url = f"file://{tmp_path}/bucket"
+    with open_store(tmp_path / "data", url, clock, settings=settings) as store:
+        topic = store.create_topic("t", partitions=2)
+
+        def published() -> str:
+            store.tierer.tables.run()
+            table = load(folder_of(tmp_path / "bucket", "t"))
+            return str(table.current_snapshot().summary["tiered.transactions"])
+
+        def ship(partition: int) -> None:
+            topic.flush()
+            store.tierer.tails.publish(topic.meta, partition)
+
+        topic.append(b"x", sync=True)
+        ship(0)
+        assert published() == "whole"  # the store has no transaction yet
+        for _ in range(2):
+            with store.transaction() as transaction:
+                for partition in range(2):
+                    transaction.append("t", b"a", partition=partition)
+        ship(1)
+        assert published() == "parts"
+        ship(0)
+        assert published() == "whole"
+        topic.append(b"x", partition=1, sync=True)
+        with store.transaction() as transaction:
+            transaction.append("t", b"b", partition=0)
+        ship(1)
+        assert published() == "whole"
+        ship(0)
+        with store.transaction() as transaction:
+            for partition in range(2):
+                transaction.append("t", b"c", partition=partition)
+        ship(0)
+        assert published() == "parts"
+        with tiered.open(tmp_path / "data", read_only=True, cold=url, settings=settings) as beside:
+            # Another process, such as a daemon, publishes from what the log says.
+            topic.append(b"y", partition=0, sync=True)
+            ship(0)
+            beside.tierer.tables.run()
+            summary = load(folder_of(tmp_path / "bucket", "t")).current_snapshot().summary
+            assert summary["tiered.transactions"] == "parts"
+        ship(1)
+        assert published() == "whole"
+
+
+def test_a_table_without_tails_does_not_know_of_published_transactions(tmp_path: Path, clock: Clock) -> None:
+    settings = stepwise(
+        offload={"after": "4h", "tail_interval": "10s"}, table={"every": "1m", "tails": "off"}
+    )
+    with open_store(tmp_path / "data", f"file://{tmp_path}/bucket", clock, settings=settings) as store:
+        topic = store.create_topic("t", partitions=2)
+        with store.transaction() as transaction:
+            for partition in range(2):
+                transaction.append("t", b"a", partition=partition)
+        topic.opened.writers[0].roll()
+        topic.flush()
+        clock.advance(OFFLOAD_US / 1e6)
+        store.tierer.full_pass()
+        store.tierer.tail_pass()
+        store.commits.settle(ask=True)
+        assert store.transactions.open_count == 0
+        store.tierer.tables.run()
+        folder = folder_of(tmp_path / "bucket", "t")
+        assert offsets(folder) == {0: (0, 0, 1), 1: (0, 0, 0)}
+        assert load(folder).current_snapshot().summary["tiered.transactions"] == "parts"

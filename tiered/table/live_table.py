@@ -49,6 +49,9 @@ from .table_reader import TableReader
 SLICE_OBJECTS = 5_000
 """Objects that one publication adds beyond the end of the last one; the first of many objects takes several."""
 
+Whole = Callable[[Mapping[int, int], bool], bool]
+"""Whether a table with these ends has each transaction wholly or not; the second argument says if it has all of the heads."""
+
 _RACES_MAX = 5
 _CONNECTIONS = 8
 
@@ -114,6 +117,8 @@ class LiveTable:
     ----------
     manifest
         Returns the manifest of a partition.
+    transactions
+        Called before heads are read; what it returns is asked once they are.
     clock
         Microseconds since the epoch, for the times of snapshots.
     seconds
@@ -127,6 +132,7 @@ class LiveTable:
         meta: TopicMeta,
         manifest: Callable[[int], PartitionManifest],
         *,
+        transactions: Callable[[], Whole] = lambda: lambda _ends, _all: True,
         clock: Callable[[], int],
         seconds: Callable[[], float] = boot_seconds,
         sleep: Callable[[float], None] = time.sleep,
@@ -135,6 +141,7 @@ class LiveTable:
         self._store_id = store_id
         self._topic_id = meta.topic_id
         self._manifest = manifest
+        self._transactions = transactions
         self._clock = clock
         self._seconds = seconds
         self._folder = TableFolder(store, meta.name, meta.topic_id, sleep=sleep)
@@ -170,11 +177,11 @@ class LiveTable:
             state, self._state = self._state, None
             if state is None or self._seconds() - state.confirmed > half_grace:
                 state = self._read(take=take)
-            begun = self._seconds()
+            begun, whole = self._seconds(), self._transactions()
             heads = self._heads(meta.partitions)
             if not heads:
                 return None
-            following = self._next(state, meta, heads, tails, half_grace)
+            following = self._next(state, meta, heads, tails, half_grace, whole)
             if following is None:
                 self._state = state
                 return self._published(state, heads, tails, changed=False)
@@ -267,6 +274,7 @@ class LiveTable:
         heads: Mapping[int, Head],
         tails: bool,
         kept_seconds: float,
+        whole: Whole,
     ) -> _State | None:
         """Write the files of the next version, and return it; None if nothing changed."""
         missing = sorted(state.offsets.keys() - heads.keys())
@@ -291,7 +299,9 @@ class LiveTable:
             state.ranges, state.confirmed = ranges, following.confirmed
             return None
         if not same or metadata.current_snapshot_id is None:
-            self._write_snapshot(following, gone, fresh, now_ms)
+            ends = {partition: item.end for partition, item in ranges.items()}
+            has_all = all(end >= heads[partition].end_offset for partition, end in ends.items())
+            self._write_snapshot(following, gone, fresh, now_ms, is_whole=whole(ends, has_all))
         url = self._folder.url(state.version) if state.version else None
         following.metadata = next_version(
             following.metadata, state.metadata or metadata, url, now_ms, kept_seconds
@@ -331,7 +341,13 @@ class LiveTable:
         return gone, fresh
 
     def _write_snapshot(
-        self, following: _State, gone: OffsetsByName, fresh: list[NamedObject], now_ms: int
+        self,
+        following: _State,
+        gone: OffsetsByName,
+        fresh: list[NamedObject],
+        now_ms: int,
+        *,
+        is_whole: bool,
     ) -> None:
         """Write the manifests of a snapshot and their list, and add it to the metadata."""
         metadata, ranges, before = following.metadata, following.ranges or {}, following.manifests
@@ -365,6 +381,7 @@ class LiveTable:
             "deleted-records": str(before.records + added_records - records),
             "total-data-files": str(objects),
             "total-records": str(records),
+            "tiered.transactions": "whole" if is_whole else "parts",
             **write_offsets(self._store, self._folder.prefix, ranges),
         }
         following.metadata = with_snapshot(metadata, snapshot_id, manifest_list, summary, now_ms)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -12,13 +13,16 @@ from ..cold.manifest.leases import boot_seconds
 from ..engine.context import StoreContext
 from ..engine.open_topics import OpenTopics
 from ..errors import TieredError, TopicNotFound, as_tiered_error
+from ..format.document import TRANSACTIONS_FEATURE
 from ..format.topic_meta import TopicMeta
 from ..policies.policy import TableRule
 from ..table.iceberg_errors import iceberg_errors
-from ..table.live_table import LiveTable, Published
+from ..table.live_table import LiveTable, Published, Whole
 from .claims import Claims
 from .pauses import Pauses
 from .reports import TableReport
+
+_log = logging.getLogger("tiered.tierer")
 
 HEADS_SECONDS = 600.0
 """How long a table counts as current while this process sees no change of a head; another process may have made one."""
@@ -139,10 +143,28 @@ class TablePasses:
                     self._context.store_id,
                     meta,
                     partial(self._context.tiers.cold, meta),
+                    transactions=partial(self._begin_reading, meta.topic_id),
                     clock=self._context.clock,
                 )
                 table = self._tables[meta.topic_id] = _Table(live)
             return table
+
+    def _begin_reading(self, topic_id: UUID) -> Whole:
+        """Return how to find out, once the heads are read, whether they have each transaction wholly or not."""
+        if TRANSACTIONS_FEATURE not in self._context.catalog.features():
+            return lambda _ends, _all: True
+        try:
+            reading = self._context.commits.begin_reading()
+        except TieredError as error:
+            _log.warning("whether tables have whole transactions is not known: %s", error)
+            return lambda _ends, _all: False
+
+        def is_whole(ends: Mapping[int, int], has_all: bool) -> bool:
+            # The log forgets transactions that are published, and the table may not have all that is.
+            published = {(topic_id, partition): end for partition, end in ends.items()}
+            return has_all and reading.whole_ends(published) == published
+
+        return is_whole
 
     def _is_current(self, table: _Table, meta: TopicMeta, rule: TableRule) -> bool:
         """Whether no head is known to have changed since the last publication; sends no request."""
