@@ -105,6 +105,7 @@ SIGNATURES: list[tuple[Callable[..., Any], str]] = [
     (tiered.Producer.append_batch, "self, data, *, sequence=None, partition=None, sync=None"),
     (tiered.Producer.flush, "self"),
     (tiered.Topic.flush, "self"),
+    (tiered.Topic.publish, "self"),
     (tiered.Topic.roll, "self"),
     (tiered.Topic.read, "self, partition=None, offset=None, limit=None, follow=False"),
     (

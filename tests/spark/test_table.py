@@ -326,3 +326,40 @@ def test_what_was_set_in_a_running_session_is_its_word_too(
     for name, value in said.items():
         own.conf.set(name, value)
     assert find_connector(own, "s3://bucket/prefix", ColdOptions()) == Connector("s3a://bucket/prefix")
+
+
+def test_what_the_writer_publishes_first_is_read_by_spark_alone(
+    spark: Any, own: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of it, tails of active segments included, as of one moment: what is appended meanwhile is not in it."""
+    topic = own.store.topic("records")
+    with own.store.serve("127.0.0.1:0") as server:
+        wanted = expected(topic.scan())
+        publish = type(topic).publish
+
+        def late(self: tiered.Topic) -> None:
+            publish(self)
+            with own.store.transaction() as transaction:
+                for partition in range(3):
+                    transaction.append("records", b"later", partition=partition)
+            publish(self)
+            self.append(b"latest", sync=True)
+
+        monkeypatch.setattr(type(topic), "publish", late)
+        for path in (own.path, server.location):
+            frame = table(spark, "records", path, tail="publish", tail_bytes=0)
+            assert "BatchScan" not in plan_of(frame)
+            assert "PythonDataSource" not in plan_of(frame)
+            assert_same(collected(frame), wanted)
+            wanted = expected(topic.scan())
+        monkeypatch.undo()
+        some = table(
+            spark, "records", own.path, tail="publish", partitions="1", columns="offset,partition,value"
+        )
+        assert some.count() == topic.offsets()[1].end - topic.offsets()[1].start
+        for wrong in ({"tail": "no"}, {"tail": "publish", "prefer": "warm"}):
+            with pytest.raises(ConfigError):
+                table(spark, "records", own.path, **wrong)  # type: ignore[arg-type]
+    for path in (own.path, own.bucket):
+        with pytest.raises(ConfigError, match="cannot be asked to publish"):
+            table(spark, "records", path, tail="publish")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal, NoReturn
 
 import pyarrow as pa
@@ -16,6 +17,7 @@ from ..engine.open_topics import OpenTopic
 from ..engine.point_read import read_local
 from ..engine.read import offset_ranges, records, refresh, snapshots
 from ..engine.records import Appended, OffsetRange, Record, report_appended
+from ..errors import ConfigError
 from ..format.record import Headers, check_record_size, header_pairs, key_bytes, partition_of, value_bytes
 from ..format.schema import TRANSACTIONS_TOPIC
 from ..format.timestamps import plain_int, timestamp_us
@@ -44,6 +46,7 @@ from .topic_table import topic_table
 
 # The constructor of a named tuple is a Python function; this skips it on the path of every record.
 _new = tuple.__new__
+_PUBLISHED_AT_ONCE = 16
 
 
 class LocalTopic(Topic):
@@ -151,6 +154,25 @@ class LocalTopic(Topic):
 
     def flush(self) -> None:
         self.opened.flush()
+
+    def publish(self) -> None:
+        context = self.opened.context
+        context.lifecycle.check_writable()
+        if not context.tiers.has_cold:
+            raise ConfigError(f"the store {context.url} has no bucket to publish to")
+        if context.settings.policy_for(self.name).offload.after is None:
+            raise ConfigError(
+                f'the policy of topic {self.name} has offload = "off", so nothing of it is published'
+            )
+        writers = [self.opened.writer(partition) for partition in range(self.partitions)]
+        ends = [writer.end_offset for writer in writers]
+        self.opened.flush()
+
+        def publish(partition: int) -> None:
+            context.publisher.wait(self.meta, partition, writers[partition], ends[partition])
+
+        with ThreadPoolExecutor(_PUBLISHED_AT_ONCE, thread_name_prefix="tiered-publish") as threads:
+            list(threads.map(publish, range(len(writers))))
 
     def roll(self) -> None:
         self.opened.context.lifecycle.check_writable()

@@ -253,6 +253,10 @@ class RemoteTopic(Topic):
         if self.lifecycle.writes:
             self.appender.flush()
 
+    def publish(self) -> None:
+        self.flush()
+        self.connection.action("publish", topic_ref(self.opened.meta), seconds=None)
+
     def roll(self) -> None:
         self.lifecycle.check_writable()
         self.appender.drain()

@@ -95,6 +95,12 @@ def _flush(store: LocalStore, values: Values) -> dict[str, Any]:
     return {"incarnation": incarnation_of(store)}
 
 
+def _publish(store: LocalStore, values: Values) -> dict[str, Any]:
+    """Publish all durable records of a topic."""
+    _topic(store, values).publish()
+    return {}
+
+
 def _roll(store: LocalStore, values: Values) -> dict[str, Any]:
     _topic(store, values).roll()
     return {}
@@ -211,6 +217,7 @@ ACTIONS: dict[str, Action] = {
     "add_columns": _add_columns,
     "add_partitions": _add_partitions,
     "flush": _flush,
+    "publish": _publish,
     "roll": _roll,
     "offsets": _offsets,
     "common_end": _common_end,

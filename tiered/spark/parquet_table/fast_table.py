@@ -17,7 +17,7 @@ from pyspark.sql import functions as f
 
 from ...base.units import parse_size
 from ...cold.parquet.layout import object_schema
-from ...errors import ConfigError
+from ...errors import ConfigError, ReadOnly
 from ...flight.client.remote_scan import RemoteScan, RemoteSplit
 from ...reader.pruning import prune_splits
 from ...reader.rows import Query
@@ -25,6 +25,7 @@ from ...reader.scan import Scan
 from ...reader.snapshot import published_extents
 from ...reader.splits import ColdSource, Extent, Split
 from ...reader.tiers import Tiers
+from ...store.interface.store import Store
 from ...store.interface.topic import Topic
 from ..columns import CREATE_TIME, TIMESTAMP_TYPE, choose_fields, spark_schema
 from ..options import TOPIC_ID, SourceOptions, parse_options
@@ -32,7 +33,7 @@ from ..read.planning import open_source, pinned_scan
 from ..read.remote import RemoteLocations
 from .connector import Connector, find_connector
 from .leases import LEASE_SECONDS, BucketLease, lease_keeper, take_lease
-from .plan import ColdFiles, Range, TablePlan, cold_first, plan_table
+from .plan import ColdFiles, Range, TablePlan, clip_splits, cold_first, plan_table
 from .tail import TAIL_BYTES, TailFiles, folder_for_tails, write_tail
 
 _log = logging.getLogger("tiered.spark.fast_table")
@@ -61,6 +62,7 @@ def table(
     path: str | os.PathLike[str] | None = None,
     *,
     prefer: Literal["cold", "warm"] = "cold",
+    tail: Literal["read", "publish"] = "read",
     tail_bytes: int | str = TAIL_BYTES,
     **options: str | int | bool,
 ) -> DataFrame:
@@ -85,6 +87,10 @@ def table(
     prefer
         The tier to read records from that are in the bucket and in a local file: ``"cold"`` reads the Parquet object,
         in the JVM; ``"warm"`` reads the local file, through Python, for a bucket that is far away.
+    tail
+        What becomes of records that are not in the bucket. With ``"publish"`` this call asks the writer to publish them, and
+        waits: then Spark's Parquet reader reads everything, on a cluster too, and no query starts Python. `path` must be the
+        address of a server, or a directory that is served.
     tail_bytes
         The largest tail that this call writes to files in a local session (``local[*]``), measured as Arrow: in bytes
         or as ``"256MiB"`` (the default). Each query reads a larger tail itself. 0: each query reads the tail itself.
@@ -109,6 +115,10 @@ def table(
     """
     if prefer not in ("cold", "warm"):
         raise ConfigError(f'prefer is "cold" or "warm", not {prefer!r}')
+    if tail not in ("read", "publish"):
+        raise ConfigError(f'tail is "read" or "publish", not {tail!r}')
+    if tail == "publish" and prefer == "warm":
+        raise ConfigError('with tail="publish" everything is read from the bucket: leave prefer out')
     try:
         tail_bytes_max = parse_size(tail_bytes)
     except ValueError as error:
@@ -122,7 +132,8 @@ def table(
         handle = store.topic(read.topic)
         # Fails for a wrong column, before there is a lease to release.
         choose_fields(handle.schema, read.columns, headers=read.include_headers)
-        pinned = _pin(spark, handle, read, prefer)
+        ends = _published(store, handle) if tail == "publish" else None
+        pinned = _pin(spark, handle, read, prefer, ends)
         pinned = _with_tail(spark, handle, read, pinned, tail_bytes_max)
     return _Assembly(spark, texts, read, pinned).frame()
 
@@ -152,7 +163,22 @@ class _Pinned:
             self.tail.remove()
 
 
-def _pin(spark: SparkSession, topic: Topic, read: SourceOptions, prefer: str) -> _Pinned:
+def _published(store: Store, topic: Topic) -> dict[int, int]:
+    """Let the writer publish all durable records; return the ends of a moment before that."""
+    ends = store.snapshot([topic.name]).ends[topic.name]
+    try:
+        topic.publish()
+    except ReadOnly:
+        raise ConfigError(
+            f"{store.url} cannot be asked to publish, since no server of its writer is known here: write to the address of "
+            '`tiered serve`, or leave tail="publish" out'
+        ) from None
+    return ends
+
+
+def _pin(
+    spark: SparkSession, topic: Topic, read: SourceOptions, prefer: str, ends: Mapping[int, int] | None
+) -> _Pinned:
     # A server names its bucket in a plan. The plan is made again when there is a lease.
     bucket = topic.tiers or _bucket_of(pinned_scan(topic, read, ["offset"]), read)
     url = bucket.locations.cold_url if bucket.has_cold else None
@@ -170,7 +196,9 @@ def _pin(spark: SparkSession, topic: Topic, read: SourceOptions, prefer: str) ->
             _log.info("%s", explanation)  # says how far behind the writer this can be
         splits = [_direct(split) for split in scan.splits()]
         if connector is not None and prefer == "cold":
-            splits = _cold_first(topic, bucket, splits)
+            splits = _cold_first(topic, bucket, splits, tails=ends is not None)
+        if ends is not None:
+            splits = list(clip_splits(splits, ends))
         plan = plan_table(prune_splits(splits, scan.query.predicate), parquet=connector is not None)
     except BaseException:
         if lease is not None:
@@ -227,16 +255,18 @@ def _direct(split: Split) -> Split:
     return (split.direct(None) or split) if isinstance(split, RemoteSplit) else split
 
 
-def _cold_first(topic: Topic, tiers: Tiers, splits: Sequence[Split]) -> list[Split]:
+def _cold_first(topic: Topic, tiers: Tiers, splits: Sequence[Split], *, tails: bool) -> list[Split]:
     bounds: dict[int, Range] = {}
     for split in splits:
         start, _ = bounds.get(split.partition, (split.start_offset, 0))
         bounds[split.partition] = start, split.end_offset
     local = {split.partition for split in splits if not isinstance(split.source, ColdSource)}
     published = {
-        partition: _sealed(published_extents(tiers, topic.meta, partition, *bounds[partition]))
+        partition: published_extents(tiers, topic.meta, partition, *bounds[partition])
         for partition in sorted(local)
     }
+    if not tails:
+        published = {partition: _sealed(extents) for partition, extents in published.items()}
     return cold_first(topic.name, splits, published)
 
 

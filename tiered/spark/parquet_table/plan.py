@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -66,6 +66,14 @@ def cold_first(topic: str, splits: Sequence[Split], published: dict[int, list[Ex
         start, end = row[0].start_offset, row[-1].end_offset
         resolved += resolve(topic, partition, start, end, (published.get(partition, []), others))
     return resolved
+
+
+def clip_splits(splits: Iterable[Split], ends: Mapping[int, int]) -> Iterator[Split]:
+    """Yield splits up to the ends of their partitions. Pure."""
+    for split in splits:
+        end = min(split.end_offset, ends.get(split.partition, split.start_offset))
+        if split.start_offset < end:
+            yield split if end == split.end_offset else split.clip(split.start_offset, end)
 
 
 def plan_table(splits: Sequence[Split], *, parquet: bool = True) -> TablePlan:

@@ -178,6 +178,23 @@ class Topic(ABC):
         """
 
     @abstractmethod
+    def publish(self) -> None:
+        """Return when all records appended before the call are durable, and in the bucket.
+
+        Passes do this at intervals (``offload.tail_interval``). Through a server, a client that only reads can ask for it, too.
+
+        Raises
+        ------
+        ConfigError
+            The store has no bucket, or the policy of the topic copies nothing to it.
+        ReadOnly
+            Neither this process nor its server writes the store.
+        ColdStorageError
+            The records are durable on the writer's disk, and published later.
+        DiskFull, PartitionPoisoned, Fenced, StoreClosed, CorruptionError
+        """
+
+    @abstractmethod
     def roll(self) -> None:
         """Seal the active segments that hold records, and begin new ones."""
 
