@@ -75,7 +75,7 @@ def test_health_readiness_metrics_and_the_page() -> None:
         assert ask(server, "/state.json")[:2] == (200, '{"store": "<b>"}')
         assert ask(server, "/metrics", "HEAD")[:2] == (200, "")
         assert ask(server, "/../etc/passwd")[0] == 404
-        assert ask(server, "/metrics", "POST")[0] == 501
+        assert ask(server, "/metrics", "POST")[0] == 405
 
         answers.unready = ["the bucket does not answer"]
         assert ask(server, "/healthz")[0] == 200, "a restart brings no bucket back"

@@ -26,6 +26,7 @@ from ..base.units import format_duration
 from ..cold.object_store.throttle import Throttle
 from ..errors import ConfigError, StoreLocked, TieredError, UnsupportedFormat
 from ..monitor.http import Views, Web, read_token
+from ..monitor.iceberg_catalog import IcebergCatalog
 from ..monitor.metrics import exposition, registry_for
 from ..monitor.status_page import page, page_state
 from ..opening import open_local_store
@@ -353,7 +354,9 @@ class Daemon:
         if address == "off":
             return None
         token = read_token(self._settings.daemon.token_file)
-        views = Views(self._health.problems, self._health.unready, self._metrics, page, self._page_state)
+        views = Views(
+            self._health.problems, self._health.unready, self._metrics, page, self._page_state, self._catalog
+        )
         try:
             web = Web.open(address or DEFAULT_ADDRESS, views, token)
         except ConfigError as error:
@@ -364,6 +367,10 @@ class Daemon:
             return None
         log.info("http://%s answers /healthz, /readyz and /metrics", web.address)
         return web
+
+    def _catalog(self) -> IcebergCatalog | None:
+        store = self._store
+        return None if store is None else IcebergCatalog(store.context, store.open_topics)
 
     def _metrics(self) -> tuple[bytes, str] | None:
         if self._no_metrics is not None:

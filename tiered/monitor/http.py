@@ -1,10 +1,11 @@
-"""The HTTP server of a process that runs passes: health, metrics and a page. GET only, one request a connection.
+"""The HTTP server of a process that runs passes: health, metrics, a page, a catalog. One request a connection.
 
 ======================  =====================================================================================
 ``/healthz``            200 while the process makes progress; else 503 and the problems that a restart may solve
 ``/readyz``             200 while data can move; else 503 and the reasons
 ``/metrics``            Prometheus text
 ``/``, ``/state.json``  a page with the same figures, and the JSON document that it shows
+``/iceberg/…``          a read-only REST catalog of the live tables; see `iceberg_catalog`
 ======================  =====================================================================================
 
 Probes need no token for the first two paths; a caller from another host without the token gets the status without the
@@ -34,11 +35,13 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from ..errors import ConfigError, TieredError
+from .iceberg_catalog import ROOT, IcebergCatalog
 
 log = logging.getLogger("tiered.web")
 
 CONNECTIONS_MAX = 32
 REQUEST_SECONDS = 10.0
+_BODY_BYTES_MAX = 1 << 20
 _TEXT = "text/plain; charset=utf-8"
 _PAGE_HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
@@ -59,6 +62,8 @@ class Views:
         Returns Prometheus text and its content type, or None while no store is open.
     page, state
         Return the page, and the JSON document that it shows, or None while no store is open.
+    catalog
+        Returns the catalog, or None while no store is open.
     """
 
     problems: Callable[[], list[str]]
@@ -66,6 +71,7 @@ class Views:
     metrics: Callable[[], tuple[bytes, str] | None]
     page: Callable[[], bytes]
     state: Callable[[], dict[str, Any] | None]
+    catalog: Callable[[], IcebergCatalog | None] = lambda: None
 
 
 @dataclass(slots=True)
@@ -185,6 +191,10 @@ class _Handler(BaseHTTPRequestHandler):
         views, access = self.server.views, self.server.access
         if access.loopback and not all(_is_local(host) for host in self.headers.get_all("Host", [])):
             self._answer_text(421, "this server does not answer for that host name")
+        elif path.startswith(f"{ROOT}/"):
+            self._answer_catalog(path.removeprefix(ROOT))
+        elif self.command not in ("GET", "HEAD"):
+            self._answer_text(405, "nothing can be changed here", headers={"Allow": "GET, HEAD"})
         elif path == "/healthz":
             self._answer_problems(views.problems())
         elif path == "/readyz":
@@ -192,14 +202,38 @@ class _Handler(BaseHTTPRequestHandler):
         elif path not in ("/metrics", "/", "/state.json"):
             self._answer_text(404, "not found; the paths are /healthz, /readyz, /metrics, /state.json and /")
         elif not self._is_authorized():
-            schemes = {"WWW-Authenticate": 'Basic realm="tiered", Bearer realm="tiered"'}
-            self._answer_text(
-                401, "send the token as Bearer, or as the password of any user", headers=schemes
-            )
+            self._ask_token()
         else:
             self._answer_view(path)
 
-    do_HEAD = do_GET
+    do_HEAD = do_POST = do_PUT = do_DELETE = do_PATCH = do_GET
+
+    def _answer_catalog(self, path: str) -> None:
+        """Answer a request to the catalog; a body is of no use here, but the caller wants to be rid of it."""
+        if not self._is_authorized():
+            self._ask_token()
+            return
+        try:
+            length = min(int(self.headers.get("Content-Length", "0")), _BODY_BYTES_MAX)
+            self.rfile.read(max(0, length))
+            catalog = self.server.views.catalog()
+            found = (
+                None
+                if catalog is None
+                else catalog.answer(self.command, path, self.headers.get("If-None-Match"))
+            )
+        except Exception:
+            log.exception("%s failed", path)
+            self._answer_text(500, "this failed; see the log of the daemon")
+            return
+        if found is None:
+            self._answer_text(503, "no store is open yet; see /readyz")
+        else:
+            self._answer(found.status, found.encode(), "application/json", dict(found.headers))
+
+    def _ask_token(self) -> None:
+        schemes = {"WWW-Authenticate": 'Basic realm="tiered", Bearer realm="tiered"'}
+        self._answer_text(401, "send the token as Bearer, or as the password of any user", headers=schemes)
 
     def _answer_view(self, path: str) -> None:
         views = self.server.views

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .http import Views, Web, read_token
+from .iceberg_catalog import IcebergCatalog
 from .metrics import exposition, registry_for
 from .status_page import page, page_state
 from .watched import Watched
@@ -34,5 +35,6 @@ def listen(watched: Watched, setting: str, address: str | None) -> Web | None:
         metrics,
         page,
         lambda: page_state(watched),
+        lambda: IcebergCatalog(watched.context, watched.topics),
     )
     return Web.open(address, views, read_token(watched.context.settings.daemon.token_file), setting=setting)
