@@ -582,10 +582,10 @@ def test_a_query_that_looks_at_a_bucket_in_the_middle_of_a_restore_sees_what_it_
     read = stream.initial()
     assert json.loads(read)["t"] == {"0": 50}
 
-    def looked_at(*arguments: Any) -> Any:
+    def looked_at(*arguments: Any, **named: Any) -> Any:
         nonlocal read
         read = stream.latest(read)
-        return rewind_head(*arguments)
+        return rewind_head(*arguments, **named)
 
     module: Any = sys.modules["tiered.recovery.restore"]  # the package has the function by this name
     rewind_head = module.rewind_head

@@ -15,9 +15,8 @@ import tiered
 from tests.support.budget import rounds, seconds_of
 from tests.support.clock import Clock
 from tests.support.faulty_store import FaultyStore
-from tests.support.stores import HOUR_US, open_store
+from tests.support.stores import HOUR_US, open_store, stepwise
 from tests.support.table_reader import check_whole, folder_of, load, newest, offsets
-from tests.tiering.merged_store import merging
 from tiered.engine.host import Host
 from tiered.errors import ColdStorageError
 from tiered.table import table_manifests
@@ -27,11 +26,12 @@ pytest.importorskip("pyiceberg")
 
 DAY = 86_400.0
 PARTITIONS = 3
-SETTINGS = {
-    "offload": {"after": "2h", "tail_interval": "1s"},
-    "merge": {"after": "3h", "target_bytes": "256KiB"},
-    "cut": {"deleted": 0.25},
-}
+SETTINGS = stepwise(
+    offload={"after": "2h", "tail_interval": "1s"},
+    local_retention={"age": "1h"},
+    merge={"after": "3h", "target_bytes": "256KiB"},
+    cut={"deleted": 0.25},
+)
 
 
 class History:
@@ -42,7 +42,7 @@ class History:
         self.bucket = path / "bucket"
         self.url = f"file://{self.bucket}"
         self.number = self.lives = self.columns = 0
-        self.store: Any = open_store(path / "0", self.url, self.clock, settings=merging("1d", **SETTINGS))
+        self.store: Any = open_store(path / "0", self.url, self.clock, settings=SETTINGS)
         self.topic = self.store.create_topic(
             "t", partitions=PARTITIONS, schema=pa.schema([("n", pa.int64())])
         )
@@ -95,9 +95,7 @@ class History:
 
     def restart(self) -> None:
         self.store.close()
-        self.store = open_store(
-            self.path / f"{self.lives}", self.url, self.clock, settings=merging("1d", **SETTINGS)
-        )
+        self.store = open_store(self.path / f"{self.lives}", self.url, self.clock, settings=SETTINGS)
         self.topic = self.store.topic("t")
         self.publishers = [None] * 3
 
@@ -110,7 +108,7 @@ class History:
         self.store = tiered.restore(
             self.url,
             self.path / f"{self.lives}",
-            settings=merging("1d", **SETTINGS),
+            settings=SETTINGS,
             host=Host(clock=self.clock),
         )
         self.topic = self.store.topic("t")
