@@ -16,6 +16,7 @@ from ..errors import ConfigError, SchemaMismatch
 from ..format.schema import check_topic_name
 from ..format.timestamps import timestamp_us
 from ..settings.settings import Settings
+from ..transactions.positions import check_consumer_name
 
 EARLIEST = -2
 LATEST = -1
@@ -39,10 +40,10 @@ _ACCEPTED = (
     "startingOffsetsByTimestamp", "endingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy",
     "fromTimestamp", "toTimestamp", "partitions", "key", "columns", "includeHeaders",
     "minPartitions", "splitBytes", "failOnDataLoss", "pushdown",
-    "maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay",
+    "maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "consumer",
 )  # fmt: skip
 _BY_LOWER_CASE = {name.lower(): name for name in _ACCEPTED}
-_STREAM_ONLY = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
+_STREAM_ONLY = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "consumer")
 _BATCH_ONLY = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
 
 Use = Literal["batch", "stream", "either"]
@@ -86,11 +87,14 @@ class StreamOptions:
         A micro-batch waits for so many offsets; None: it does not wait.
     delay_seconds_max
         The longest time that a micro-batch waits for `offsets_min`.
+    consumer
+        The name under which the progress of the query is published; None: it is not.
     """
 
     offsets_max: int | None = None
     offsets_min: int | None = None
     delay_seconds_max: float = 900.0
+    consumer: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +197,7 @@ def _stream(reader: _OptionReader) -> StreamOptions:
         reader.count_or_none("maxOffsetsPerTrigger"),
         reader.count_or_none("minOffsetsPerTrigger"),
         reader.seconds("maxTriggerDelay", StreamOptions().delay_seconds_max),
+        reader.consumer("consumer"),
     )
     if stream.offsets_max is not None and (stream.offsets_min or 0) > stream.offsets_max:
         raise ConfigError(
@@ -283,6 +288,10 @@ class _OptionReader:
     def count_or_none(self, name: str) -> int | None:
         """Return a number from 1, or None without the option."""
         return self.count(name, 1) if name in self._texts else None
+
+    def consumer(self, name: str) -> str | None:
+        """Return the name of a consumer, or None without the option."""
+        return check_consumer_name(self._texts[name]) if name in self._texts else None
 
     def seconds(self, name: str, default: float) -> float:
         """Return a duration."""

@@ -84,6 +84,7 @@ class TieredDataSource(DataSource):
     ``maxOffsetsPerTrigger``                      most offsets of a micro-batch, over all partitions
     ``minOffsetsPerTrigger``                      a micro-batch waits for so many offsets
     ``maxTriggerDelay``                           longest wait for them (``15m``)
+    ``consumer``                                  name of a consumer under which the progress is published
     ============================================  =====================================================
 
     Writes (``write`` with ``mode("append")``, ``writeStream``) go to a process that serves the store: the path is

@@ -242,9 +242,14 @@ class TransactionLog:
     # -- changing --------------------------------------------------------------------------------
 
     def begin_session(
-        self, consumer: str, meta: TopicMeta, partitions: Iterable[int]
+        self, consumer: str, meta: TopicMeta, partitions: Iterable[int], note: str | None = None
     ) -> tuple[str, dict[int, Position]]:
         """Make a new session the owner of a consumer's partitions; return it, and the positions. It is durable.
+
+        Parameters
+        ----------
+        note
+            What people see of the owner; by default host and process.
 
         Raises
         ------
@@ -252,7 +257,7 @@ class TransactionLog:
         """
         check_consumer_name(consumer)
         session = uuid4().hex
-        note = f"{socket.gethostname()}, process {os.getpid()}"
+        note = note or f"{socket.gethostname()}, process {os.getpid()}"
         with self._lock:
             topic = self._writable()
             known = self._table.of(consumer, meta.name)

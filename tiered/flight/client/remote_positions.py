@@ -22,8 +22,11 @@ class RemotePositions:
     def positions(self, consumer: str) -> dict[int, Position]:
         return _by_partition(self._action("consumer_positions", consumer))
 
-    def begin_session(self, consumer: str, partitions: Iterable[int]) -> tuple[str, dict[int, Position]]:
-        found = self._action("begin_consumer", consumer, partitions=list(partitions))
+    def begin_session(
+        self, consumer: str, partitions: Iterable[int], note: str | None = None
+    ) -> tuple[str, dict[int, Position]]:
+        """Begin a session; see `TransactionLog.begin_session`."""
+        found = self._action("begin_consumer", consumer, partitions=list(partitions), note=note)
         return found["session"], _by_partition(found)
 
     def commit(

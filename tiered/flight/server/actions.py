@@ -31,6 +31,7 @@ Values = Mapping[str, Any]
 Action = Callable[["LocalStore", Values], dict[str, Any]]
 
 _WAIT_SECONDS_MAX = 2.0
+_NOTE_CHARS_MAX = 200
 
 
 def _server(store: LocalStore, _: Values) -> dict[str, Any]:
@@ -176,7 +177,10 @@ def _consumer_positions(store: LocalStore, values: Values) -> dict[str, Any]:
 def _begin_consumer(store: LocalStore, values: Values) -> dict[str, Any]:
     topic = _topic(store, values)
     partitions = [topic.opened.check_partition(count(item)) for item in values["partitions"]]
-    session, found = store.transactions.begin_session(text(values["consumer"]), topic.meta, partitions)
+    note = maybe(text, values.get("note"))
+    session, found = store.transactions.begin_session(
+        text(values["consumer"]), topic.meta, partitions, None if note is None else note[:_NOTE_CHARS_MAX]
+    )
     return {"session": session, "positions": positions_to_json(found.values())}
 
 

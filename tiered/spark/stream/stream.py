@@ -22,7 +22,7 @@ from pyspark.sql.types import StructType
 
 from ...cold.manifest.commit import FIRST_LINEAGE
 from ...engine.records import OffsetRange
-from ...errors import ConfigError, OffsetOutOfRange, ServerUnavailable, TopicNotFound
+from ...errors import ConfigError, OffsetOutOfRange, ServerUnavailable, TieredError, TopicNotFound
 from ...reader.query import select_partitions
 from ...reader.scan import Scan
 from ...store.interface.store import Store
@@ -33,6 +33,7 @@ from ..options import EARLIEST, LATEST, Lineages, SourceOptions
 from ..read.planning import common_offsets, expand, open_source, restore_message, scan_between
 from ..read.tasks import read_task, tasks_of
 from .offsets import Offsets, from_json, ration, to_json
+from .progress import Progress
 
 _log = logging.getLogger("tiered.spark.stream")
 _T = TypeVar("_T")
@@ -72,7 +73,7 @@ class TieredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Chooses the offsets of each micro-batch, and reads them.
 
     One reader runs in a process beside Spark's driver as long as the query, and keeps the store open. The executors get
-    copies, which only read. All state is in Spark's checkpoint, so `commit` has nothing to do.
+    copies, which only read. All state is in Spark's checkpoint, so `commit` only publishes progress.
 
     Parameters
     ----------
@@ -93,6 +94,7 @@ class TieredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._batch_at: float | None = None
         self._missing_at: float | None = None
         self._logged_at: dict[str, float] = {}
+        self._progress = None if options.stream.consumer is None else Progress(options.stream.consumer)
 
     def __reduce__(self) -> tuple[object, ...]:
         return TieredStreamReader, (self._options, self._schema)
@@ -109,6 +111,8 @@ class TieredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         with TerseTracebacks():
             options, topic = self._options, self._topic()
+            if self._progress is not None:
+                self._progress.check(topic)
             partitions = select_partitions(topic.meta, options.partitions)
             starts = expand(topic, options.starting, partitions, "starting", options.without_match)
             # Fresh bounds: older ones could end before the start.
@@ -171,6 +175,20 @@ class TieredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             end = to_json(self._options.topic, log.topic_id, after, self._lineages(lineages, log))
             # Offsets of an older release, or from before a restore, change their form: by one empty micro-batch.
             return start if end == start else end
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Publish the end of a micro-batch that Spark has completed, if the option `consumer` asks for it."""
+        if self._progress is None:
+            return
+        topic_id, offsets, lineages = from_json(self._options.topic, end)
+        try:
+            topic = self._topic()
+        except TieredError as error:
+            _log.warning("the progress of the query is published with a later micro-batch: %s", error)
+            return
+        if topic_id in (None, topic.meta.topic_id):
+            chosen = {key: at for key, at in offsets.items() if self._selects(key)}
+            self._progress.publish(topic, chosen, lineages)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """Return the end of the log when it was last read, for the progress of the query."""
