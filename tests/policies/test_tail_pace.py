@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tiered.policies.facts import PartitionFacts
-from tiered.policies.policy import OffloadRule, Policy
+from tiered.policies.policy import OffloadRule, Policy, TableRule
 from tiered.policies.tail_pace import TailPace, shared_interval, tail_pace
 
 NOW = 1_750_000_000_000_000
@@ -82,3 +82,25 @@ def test_a_line_is_shown_where_it_matters() -> None:
         .describe()
         .startswith("tails of 1 busy partition: every 20s, not every 10s")
     )
+
+
+def test_a_table_costs_four_writes_a_commit_and_a_read_of_each_head() -> None:
+    """A topic of 3 partitions at ``1m``: some 3 cents a day. It is committed no more often than its tails are published."""
+    busy = [replace(BUSY, partition=at) for at in range(3)]
+
+    def priced(tails: bool = True, **rule: str) -> TailPace:
+        chosen = policy().model_copy(update={"table": TableRule.model_validate({**rule, "tails": tails})})
+        found = tail_pace(busy, lambda _: chosen, NOW)
+        assert found is not None
+        return found
+
+    minute = priced(every="1m")
+    assert (minute.tables, minute.tables_usd_a_day) == (
+        1,
+        pytest.approx(1440 * (4 * 0.005 + 3 * 0.0004) / 1000),
+    )
+    assert minute.tables_usd_a_day < 0.05
+    assert priced(every="1s").tables_usd_a_day == pytest.approx(6 * minute.tables_usd_a_day)
+    assert (priced(tails=False, every="1m").tables, priced().tables) == (0, 0)
+    dear = replace(minute, usd_a_day=2.0)
+    assert dear.describe().endswith("about $2.00 a day for requests, and $0.03 for 1 table")

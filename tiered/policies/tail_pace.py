@@ -20,6 +20,7 @@ SECONDS_A_TAIL = 0.005
 
 _DAY_SECONDS = 86_400
 _SHOWN_USD_A_DAY = 1.0
+_COMMIT_WRITES = 4  # of a table: a manifest, the list, the version and the pointer
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +37,18 @@ class TailPace:
         The interval that these partitions reach: as asked for, or longer if they are too many.
     usd_a_day
         List price of the requests of all of them, two for each tail, if they stay busy.
+    tables
+        Number of live tables of these partitions that follow their tails.
+    tables_usd_a_day
+        List price of the requests of these tables: four writes a commit, and a read of each head.
     """
 
     partitions: int
     interval_seconds: float
     reached_seconds: float
     usd_a_day: float
+    tables: int = 0
+    tables_usd_a_day: float = 0.0
 
     @property
     def is_late(self) -> bool:
@@ -50,7 +57,7 @@ class TailPace:
 
     def describe(self) -> str:
         """Return one line for an operator; empty if the pace is as asked for and costs little."""
-        if not self.is_late and self.usd_a_day < _SHOWN_USD_A_DAY:
+        if not self.is_late and self.usd_a_day + self.tables_usd_a_day < _SHOWN_USD_A_DAY:
             return ""
         reached = format_duration(round(self.reached_seconds * 1e6), parts=1)
         asked = format_duration(round(self.interval_seconds * 1e6), parts=1)
@@ -58,6 +65,11 @@ class TailPace:
             f"tails of {self.partitions:,} busy partition{'s' if self.partitions > 1 else ''}: every {reached}"
             + (f", not every {asked}: they are too many for one process" if self.is_late else "")
             + f"; about ${self.usd_a_day:,.2f} a day for requests"
+            + (
+                f", and ${self.tables_usd_a_day:,.2f} for {self.tables:,} table{'s' if self.tables > 1 else ''}"
+                if self.tables
+                else ""
+            )
         )
 
 
@@ -78,18 +90,32 @@ def tail_pace(
     storage_class
         That of the objects; a head is always of the standard class.
     """
-    intervals = [
-        interval
-        for facts in partitions
-        if (interval := _interval_seconds(facts, policy_for(facts.topic), now_us)) is not None
-    ]
+    intervals: list[float] = []
+    busy: dict[str, float] = {}
+    by_topic: dict[str, int] = {}
+    for facts in partitions:
+        interval = _interval_seconds(facts, policy_for(facts.topic), now_us)
+        by_topic[facts.topic] = by_topic.get(facts.topic, 0) + 1
+        if interval is None:
+            continue
+        intervals.append(interval)
+        rule = policy_for(facts.topic).table
+        if rule.every is not None and rule.tails:
+            busy[facts.topic] = max(interval, rule.every.total_seconds())
     if not intervals:
         return None
     shared = shared_interval(intervals, seconds_a_tail)
     prices = S3_PRICES.get(storage_class, S3_STANDARD)
     tails = sum(_DAY_SECONDS / max(shared, interval) for interval in intervals)
     usd = tails * (prices.writes_1000_usd + S3_STANDARD.writes_1000_usd) / 1000
-    return TailPace(len(intervals), min(intervals), max(shared, min(intervals)), usd)
+    tables_usd = sum(
+        _DAY_SECONDS
+        / max(shared, every)
+        * (_COMMIT_WRITES * S3_STANDARD.writes_1000_usd + by_topic[topic] * S3_STANDARD.reads_1000_usd)
+        / 1000
+        for topic, every in busy.items()
+    )
+    return TailPace(len(intervals), min(intervals), max(shared, min(intervals)), usd, len(busy), tables_usd)
 
 
 def shared_interval(intervals: Sequence[float], seconds_a_tail: float) -> float:
