@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -99,6 +100,26 @@ def test_the_first_object_is_cut_once_enough_of_it_is_deleted(
         assert bits(again.topic("t").scan()) == before[63:]
         assert again.topic("t").offsets()[0].start == 63
         assert again.verify(deep=True).problems == ()
+
+
+@pytest.mark.parametrize(
+    ("rules", "share"),
+    [
+        ({}, None),
+        ({"table": {"every": "1m"}}, 0.25),
+        ({"table": {"every": "1m"}, "cut": "off"}, None),
+        ({"table": {"every": "1m"}, "cut": {"deleted": 0}}, 0),
+        ({"table": "off", "cut": {"deleted": 0.5}}, 0.5),
+    ],
+)
+def test_a_topic_with_a_table_is_cut_unless_its_policy_says_otherwise(
+    rules: dict[str, Any], share: float | None
+) -> None:
+    settings = tiered.Settings.model_validate({"policies": {"default": rules}})
+    assert settings.policy_for("t").cut_share == share
+    again = tiered.Settings.model_validate({"policies": {"default": {}, "t": rules}})
+    assert again.policy_for("t").cut_share == share
+    assert pickle.loads(pickle.dumps(again)).policy_for("t").cut_share == share
 
 
 def test_a_merged_object_is_cut_and_merged_again_without_the_segments_that_are_gone(

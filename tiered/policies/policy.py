@@ -249,8 +249,13 @@ class MergeRule(_Rule):
     after: DurationOrOff = timedelta(hours=6)
 
 
+TABLE_CUT = 0.25
+
+
 class CutRule(_Rule):
     """Rewrite the object in which the log begins without its deleted records, once they are a share ``deleted`` of it.
+
+    The default is a quarter for topics with a ``table``, and off for others.
 
     Only ``delete_before`` deletes a part of an object. ``deleted = 0`` rewrites after each one. The object waits until the
     local disk has evicted the segment in which the log begins.
@@ -300,6 +305,15 @@ class Policy(BaseModel):
     promote: PromoteRule = PromoteRule()
     pin: Pin = Pin()
     table: TableRule = TableRule()
+
+    @property
+    def cut_share(self) -> float | None:
+        """The share of deleted records at which an object is cut; None: never.
+
+        Unless the policy says otherwise, it is `TABLE_CUT` for a topic with a table, whose readers see the deleted records.
+        """
+        is_set = self.cut.deleted is not None or "deleted" in self.cut.model_fields_set
+        return self.cut.deleted if is_set or self.table.every is None else TABLE_CUT
 
 
 PRESETS: Mapping[str, Policy] = MappingProxyType(

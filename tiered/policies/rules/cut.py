@@ -23,7 +23,7 @@ def cut(facts: PartitionFacts, policy: Policy, start_offset: int) -> Cut | None:
     start_offset
         The log's, as it is once this plan's expiry is done.
     """
-    share, start = policy.cut.deleted, start_offset
+    share, start = policy.cut_share, start_offset
     # The manifest has to say first where the log begins: before that, the records count as live there.
     if share is None or facts.published_start_offset != start:
         return None
