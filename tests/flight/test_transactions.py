@@ -20,7 +20,7 @@ from tiered.flight.client.connection import Connection
 from tiered.flight.client.put_stream import PutStream
 from tiered.transactions import outcomes, transaction_log
 from tiered.transactions.commits import _Commit
-from tiered.transactions.transaction_log import Decision
+from tiered.transactions.decision import Decision
 from tiered.transactions.transaction_rows import TransactionRows
 
 Meanwhile = Callable[[], object]

@@ -18,7 +18,7 @@ from tests.support.recorder import Recorder
 from tests.support.stores import in_threads, open_store, stepwise, values
 from tiered.engine.host import Host
 from tiered.transactions import decided, transaction_log
-from tiered.transactions.transaction_log import Decision
+from tiered.transactions.decision import Decision
 from tiered.transactions.transaction_rows import TransactionRows
 
 TYPED = pa.schema([("n", pa.int64()), ("text", pa.string())])

@@ -20,8 +20,9 @@ from tiered.recovery import restore
 from tiered.tiering.publish_actions import PublishActions
 from tiered.transactions import transaction_log
 from tiered.transactions.commits import Commits
+from tiered.transactions.decision import Decision
 from tiered.transactions.parts import Part, block_data
-from tiered.transactions.transaction_log import Decision, TransactionLog
+from tiered.transactions.transaction_log import TransactionLog
 from tiered.transactions.transaction_rows import TransactionRows
 
 EXTRA = 77

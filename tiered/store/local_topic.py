@@ -37,7 +37,8 @@ from ..reader.scan import Scan
 from ..reader.tiers import Tiers
 from ..table.table_info import TableInfo
 from ..transactions.positions import own_topic
-from ..transactions.transaction_log import TopicPositions, TransactionLog
+from ..transactions.topic_positions import TopicPositions
+from ..transactions.transaction_log import TransactionLog
 from .interface.consumer import Consumer, followed
 from .interface.producer import Producer
 from .interface.topic import Topic

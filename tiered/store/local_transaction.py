@@ -9,7 +9,7 @@ from ..engine.records import OffsetRange
 from ..engine.topic_shape import TopicShape
 from ..errors import TopicNotFound
 from ..transactions.commits import Commits
-from ..transactions.transaction_log import Decision, Moves
+from ..transactions.decision import Decision, Moves
 from ..transactions.transaction_rows import EncodedPart
 from .interface.topic import Topic
 from .interface.transaction import Transaction

@@ -42,9 +42,10 @@ from ..format.topic_meta import TopicMeta
 from ..hot.held_partition import HeldPartition
 from ..hot.partition_writer import PartitionWriter
 from .decided import Decided
+from .decision import Decision, Placed
 from .outcomes import Ranges
 from .parts import TRANSACTIONS_PRODUCER, Part, block_data, part_batches
-from .transaction_log import Decision, Placed, TransactionLog
+from .transaction_log import TransactionLog
 from .transaction_rows import TRANSACTION_BYTES_MAX, EncodedPart
 from .whole_reads import LogReading, WriterReading
 

@@ -15,17 +15,15 @@ import logging
 import os
 import socket
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 from uuid import UUID, uuid4
-
-import pyarrow as pa
 
 from ..base.combiner import Combiner
 from ..engine.append import PreparedRecord, append_prepared, prepare_record
 from ..engine.context import Place, StoreContext
 from ..engine.open_topics import OpenTopic, OpenTopics
-from ..engine.read import offset_ranges, refresh, snapshots
+from ..engine.read import offset_ranges, refresh
 from ..engine.topics import add_columns, delete_before, remove_deleted_segments
 from ..errors import (
     ConfigError,
@@ -39,13 +37,13 @@ from ..errors import (
 )
 from ..format.block_rows import encode_blocks
 from ..format.document import TRANSACTIONS_FEATURE
-from ..format.schema import TIMESTAMP, TRANSACTIONS_TOPIC, body_schema
+from ..format.schema import TRANSACTIONS_TOPIC
 from ..format.timestamps import to_datetime
 from ..format.topic_meta import TopicMeta
-from ..reader.read import read_splits
-from ..reader.rows import Query
 from ..warm.catalog import TransactionsCut
 from .decided import Decided, DecidedTable
+from .decision import Decision, Moves, Placed, Verdict, fenced, moved_positions
+from .log_records import body_of_records, read_records
 from .outcomes import Outcomes, Ranges, ranges_of
 from .parts import PARTS_COLUMNS, TRANSACTIONS_PRODUCER, Part, parts_in
 from .positions import (
@@ -74,48 +72,6 @@ CLOSE_RECORDS_MAX = 1 << 8
 
 RENEW_BYTES_MIN = 256 << 20
 """The least bytes of rows of transactions after which the table is appended again."""
-
-
-class Moves(NamedTuple):
-    """Positions to store, if the session still owns them.
-
-    Attributes
-    ----------
-    offsets
-        By partition: the offset of the next record, and the epoch of the partition's lineage.
-    """
-
-    consumer: str
-    meta: TopicMeta
-    session: str
-    offsets: Mapping[int, tuple[int, int]]
-
-
-class Decision(NamedTuple):
-    """What the log checks and stores of a transaction besides its rows.
-
-    Attributes
-    ----------
-    name
-        Without one nothing fences the transaction.
-    session
-        Of this transaction alone; empty if its commit is never sent again.
-    again_since
-        If the commit is sent again: the end of the log before the first attempt.
-    """
-
-    name: str | None
-    session: str
-    moves: tuple[Moves, ...]
-    again_since: int | None = None
-
-
-Verdict = TieredError | Ranges | None
-"""Of one decision: the error if it was refused, the ranges if it had been committed before, None if it was decided now."""
-
-
-Placed = tuple[Sequence[Part], Sequence[bytes]]
-"""The parts of a transaction, and their blocks."""
 
 
 class LogPoint(NamedTuple):
@@ -211,7 +167,7 @@ class TransactionLog:
             self._table, self._decided, self._outcomes = PositionTable(), DecidedTable(), Outcomes(log.start)
             self._end, self._records = log.start, 0
         names = ["timestamp", *(name for name in topic.schema.names if name != "data")]
-        for offset, row in _rows(topic, names, self._end, log.end):
+        for offset, row in read_records(topic, names, self._end, log.end):
             if self._cut is not None and offset < self._cut.end_offset:
                 # The log is written anew without these, for readers in other processes and in the bucket.
                 self._offsets_moved = True
@@ -297,7 +253,7 @@ class TransactionLog:
         moves = Moves(consumer, meta, session, offsets)
         now_us = self._context.clock()
         # Made before the lock is taken, as many threads may commit.
-        moved = _moved(moves, now_us)
+        moved = moved_positions(moves, now_us)
         prepared = PreparedRecord(*commit_row(consumer, session, moved), now_us, None, 0)
 
         def append() -> tuple[OpenTopic, int]:
@@ -322,11 +278,11 @@ class TransactionLog:
         if not offsets and all(
             item.session != session for item in self._table.of(consumer, meta.name).values()
         ):
-            raise _fenced(consumer, meta.name, None, None)
+            raise fenced(consumer, meta.name, None, None)
         for partition in offsets:
             owner = self._table.at((consumer, meta.name, partition))
             if owner is None or owner.session != session:
-                raise _fenced(consumer, meta.name, partition, owner)
+                raise fenced(consumer, meta.name, partition, owner)
 
     def remove(self, consumer: str, topic_name: str | None = None) -> list[Position]:
         """Forget a consumer, in one topic or in all; return the positions that it had. The change is durable.
@@ -441,7 +397,7 @@ class TransactionLog:
             if rows:
                 with topic.writer(0).held() as held:
                     first = held.end_offset
-                    held.append(encode_blocks(_body(topic, rows, now_us)), keep=False)
+                    held.append(encode_blocks(body_of_records(topic, rows, now_us)), keep=False)
                     self._end = held.end_offset
                 for at, row in enumerate(rows):
                     self._apply(first + at, row)
@@ -466,7 +422,7 @@ class TransactionLog:
             )
         for moves in decision.moves:
             self._check_owned(moves)
-        return [position for moves in decision.moves for position in _moved(moves, now_us)]
+        return [position for moves in decision.moves for position in moved_positions(moves, now_us)]
 
     def sync_written(self, end: int) -> None:
         """Make the records before `end` durable, all of which are written: it needs no room on the disk.
@@ -525,7 +481,7 @@ class TransactionLog:
         if log.start > point.end or "parts" not in topic.schema.names:
             return None if log.start > point.end else []
         try:
-            rows = [row["parts"] for _, row in _rows(topic, ["parts"], point.end, log.end)]
+            rows = [row["parts"] for _, row in read_records(topic, ["parts"], point.end, log.end)]
         except OffsetOutOfRange:
             return None
         return [tuple(parts_in(parts)) for parts in rows if parts]
@@ -565,7 +521,7 @@ class TransactionLog:
         """Return the blocks of a transaction."""
         with self._lock:
             topic = self._writable()
-        for _, row in _rows(topic, ["data"], decided.offset, decided.offset + 1):
+        for _, row in read_records(topic, ["data"], decided.offset, decided.offset + 1):
             return list(row["data"])
         raise CorruptionError("a transaction is missing", where=f"topic {topic.name!r}")
 
@@ -693,7 +649,7 @@ class TransactionLog:
             self._decided.forget([item])
             with writer.held() as held:
                 offset = held.end_offset
-                held.append(encode_blocks(_body(topic, [row], now_us)), keep=False)
+                held.append(encode_blocks(body_of_records(topic, [row], now_us)), keep=False)
                 self._end = held.end_offset
             self._apply(offset, row)
         self._delete_before(topic, start)
@@ -711,59 +667,3 @@ class TransactionLog:
     def _delete_before(self, topic: OpenTopic, start: int) -> None:
         # It makes the new records durable first.
         delete_before(topic, max(start, topic.writer(0).start_offset), 0)
-
-
-def _moved(moves: Moves, now_us: int) -> list[Position]:
-    """Return the positions to store."""
-    consumer, meta, session, offsets = moves
-    return [
-        Position(consumer, meta.name, meta.topic_id, partition, offset, lineage, now_us, session, "")
-        for partition, (offset, lineage) in sorted(offsets.items())
-    ]
-
-
-def _rows(
-    topic: OpenTopic, names: Sequence[str], start: int, end: int
-) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the records at offsets ``[start, end)`` with these columns."""
-    if start >= end:
-        return
-    (part,) = snapshots(topic, [0], start, end)
-    query = Query(columns=("offset", *names))
-    tiers, check = topic.context.tiers, topic.context.lifecycle.check
-    for batch in read_splits(tiers, topic.meta, part.splits, query, check=check):
-        for row in batch.to_pylist():
-            yield row.pop("offset"), row
-
-
-def _body(topic: OpenTopic, rows: list[dict[str, Any]], now_us: int) -> pa.RecordBatch:
-    schema = body_schema(topic.schema)
-    arrays = [pa.array([row.get(field.name) for row in rows], field.type) for field in topic.schema]
-    return pa.RecordBatch.from_arrays([pa.array([now_us] * len(rows), TIMESTAMP), *arrays], schema=schema)
-
-
-class TopicPositions:
-    """The positions in one topic; see `store.interface.consumer.Positions`."""
-
-    def __init__(self, log: TransactionLog, meta: TopicMeta) -> None:
-        self._log = log
-        self._meta = meta
-
-    def positions(self, consumer: str) -> dict[int, Position]:
-        return self._log.positions(consumer, self._meta.name)
-
-    def begin_session(self, consumer: str, partitions: Iterable[int]) -> tuple[str, dict[int, Position]]:
-        return self._log.begin_session(consumer, self._meta, partitions)
-
-    def commit(
-        self, consumer: str, session: str, offsets: Mapping[int, tuple[int, int]], sync: bool | None
-    ) -> None:
-        self._log.commit(consumer, self._meta, session, offsets, sync)
-
-
-def _fenced(consumer: str, topic: str, partition: int | None, owner: Position | None) -> Fenced:
-    part = f"topic {topic!r}" if partition is None else f"partition {partition} of topic {topic!r}"
-    who = "its positions were deleted" if owner is None else f"a newer session owns it: {owner.note}"
-    if partition is None:
-        who = "a newer session owns it, or its positions were deleted"
-    return Fenced(f"consumer {consumer!r} no longer owns {part}: {who}; nothing was committed")

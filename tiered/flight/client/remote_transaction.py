@@ -12,8 +12,8 @@ from ...engine.topic_shape import TopicShape
 from ...errors import ServerUnavailable, TopicNotFound
 from ...store.interface.topic import Topic
 from ...store.interface.transaction import Transaction
+from ...transactions.decision import Moves
 from ...transactions.parts import block_data
-from ...transactions.transaction_log import Moves
 from ...transactions.transaction_rows import EncodedPart
 from ..wire.positions import offsets_to_json
 from ..wire.topic_ref import topic_ref

@@ -25,8 +25,8 @@ from ...engine.open_topics import OpenTopic
 from ...errors import CorruptionError, SchemaMismatch
 from ...format.ipc_message import read_batch
 from ...format.schema import body_schema
+from ...transactions.decision import Decision, Moves
 from ...transactions.positions import check_not_own
-from ...transactions.transaction_log import Decision, Moves
 from ...transactions.transaction_rows import TRANSACTION_BYTES_MAX, TransactionRows
 from ..wire.positions import offsets_from_json
 from ..wire.topic_ref import resolve_topic

@@ -29,8 +29,8 @@ from ...errors import (
 from ...format.timestamps import plain_int
 from ...format.topic_meta import TopicMeta
 from ...reader.query import check_sync, select_partitions
+from ...transactions.decision import Moves
 from ...transactions.positions import Position, check_consumer_name
-from ...transactions.transaction_log import Moves
 
 _RECORDS_MAX = 10_000
 _ITERATION_SECONDS = 1.0

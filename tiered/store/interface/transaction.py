@@ -12,8 +12,8 @@ from ...engine.records import OffsetRange, Record
 from ...engine.topic_shape import TopicShape
 from ...errors import ConfigError
 from ...format.record import Headers
+from ...transactions.decision import Moves
 from ...transactions.positions import check_not_own
-from ...transactions.transaction_log import Moves
 from ...transactions.transaction_rows import EncodedPart, TransactionRows
 from .consumer import Consumer
 from .topic import Topic

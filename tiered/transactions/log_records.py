@@ -1,0 +1,35 @@
+"""The records of the transaction log as rows: read from its topic, and encoded for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from ..engine.open_topics import OpenTopic
+from ..engine.read import snapshots
+from ..format.schema import TIMESTAMP, body_schema
+from ..reader.read import read_splits
+from ..reader.rows import Query
+
+
+def read_records(
+    topic: OpenTopic, names: Sequence[str], start: int, end: int
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the records at offsets ``[start, end)`` with these columns."""
+    if start >= end:
+        return
+    (part,) = snapshots(topic, [0], start, end)
+    query = Query(columns=("offset", *names))
+    tiers, check = topic.context.tiers, topic.context.lifecycle.check
+    for batch in read_splits(tiers, topic.meta, part.splits, query, check=check):
+        for row in batch.to_pylist():
+            yield row.pop("offset"), row
+
+
+def body_of_records(topic: OpenTopic, rows: list[dict[str, Any]], now_us: int) -> pa.RecordBatch:
+    """Return rows as a body batch, with the time of their append."""
+    schema = body_schema(topic.schema)
+    arrays = [pa.array([row.get(field.name) for row in rows], field.type) for field in topic.schema]
+    return pa.RecordBatch.from_arrays([pa.array([now_us] * len(rows), TIMESTAMP), *arrays], schema=schema)
