@@ -344,7 +344,8 @@ class Process:
         same.ends = ModelEnds()  # type: ignore[assignment]
         self.claims = Claims(self.access, STORE, lambda: CLOCK_US, _Files(disk), same)
         writers = {0: ModelWriter(disk)}
-        context = SimpleNamespace(tiers=self.access, fs=_Files(disk), settings=SETTINGS)
+        commits = SimpleNamespace(log_end_before=lambda meta, partition: None, participants=list)
+        context = SimpleNamespace(tiers=self.access, fs=_Files(disk), settings=SETTINGS, commits=commits)
         topics: Any = SimpleNamespace(
             context=context, topic=lambda name: SimpleNamespace(meta=disk.meta, writers=writers)
         )
@@ -584,7 +585,7 @@ class ModelRestore(_Restore):
     def __init__(self, disk: Disk) -> None:
         self.disk = disk
         host = SimpleNamespace(fs=_Files(disk), clock=lambda: CLOCK_US)
-        super().__init__(StoreDocuments(model().store()), STORE, disk.root, None, host, None, {})  # type: ignore[arg-type]
+        super().__init__(StoreDocuments(model().store()), STORE, frozenset(), disk.root, None, host, None, {})  # type: ignore[arg-type]
         self._catalog = SimpleNamespace(  # type: ignore[assignment]
             make_root=lambda: None,
             write_topic=lambda meta: None,
@@ -720,7 +721,9 @@ def engine() -> Iterator[pytest.MonkeyPatch]:
         patch.setattr(
             store_claim,
             "Catalog",
-            lambda fs, root: SimpleNamespace(lineage=lambda: _disk(root).store_lineage),
+            lambda fs, root: SimpleNamespace(
+                root=root, lineage=lambda: _disk(root).store_lineage, features=frozenset
+            ),
         )
         patch.setattr(read, "_read_cold", _read_cold)
         patch.setattr(read, "_read_warm", _read_warm)

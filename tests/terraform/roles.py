@@ -48,6 +48,7 @@ KINDS = {
     ".damaged/": r"(?:[^/]+/[^/]+/)*\.damaged/[^/]+",
     "topic.json": rf"{_IN_TOPIC}topic\.json",
     "head.json": rf"{_IN_TOPIC}\d+/head\.json",
+    "table/": rf"{_IN_TOPIC}table/metadata/[^/]+",
     "pages/": rf"{_IN_TOPIC}\d+/pages/[^/]+",
     "data/": rf"{_IN_TOPIC}\d+/data/[^/]+",
 }
@@ -89,8 +90,8 @@ def recording() -> Iterator[set[Asked]]:
         yield asked
 
 
-def settings(path: Path) -> tiered.Settings:
-    """Everything moves when it is asked to; segments are tagged, and sent in parts from 5 MiB on."""
+def settings(path: Path, *, grace: str = "0s") -> tiered.Settings:
+    """Everything moves when it is asked to; segments are tagged, and sent in parts from 5 MiB on. A grace allows tables."""
     rules = {
         "roll": {"bytes": "256MiB", "age": "off"},
         "offload": {"after": "4h", "tail_interval": "1s"},
@@ -98,13 +99,14 @@ def settings(path: Path) -> tiered.Settings:
         "local_retention": {"age": "8h"},
         "merge": {"after": "12h", "target_bytes": "1MiB"},
         "scrub": {"every": "30d"},
+        "table": "off" if grace == "0s" else {"every": "1m"},
     }
     return tiered.Settings.model_validate(
         {
             "store": {"path": str(path), "sync_interval": "1h"},
             "cold": {"url": URL, "tags": TAGS, "part_bytes": "5MiB"},
             "policies": {"default": rules},
-            "sweep": {"grace": "0s", "every": "off"},
+            "sweep": {"grace": grace, "every": "off"},
         }
     )
 
@@ -130,7 +132,9 @@ class Deployment:
 
     def write(self) -> None:
         """Append, ship tails, offload whole and in parts, evict, read back, merge, scrub, expire, delete, sweep."""
-        with tiered.open(self.path, settings=settings(self.path), host=Host(clock=self.clock)) as store:
+        with tiered.open(
+            self.path, settings=settings(self.path, grace="1d"), host=Host(clock=self.clock)
+        ) as store:
             topic = store.create_topic("t")
             for number in range(4):
                 topic.append(b"%d" % number, sync=True)
@@ -190,6 +194,7 @@ class Deployment:
         with tiered.open(URL) as bucket:
             assert bucket.topics() == ["t"]
             assert bucket.topic("t").scan().to_arrow().num_rows == 3
+            assert bucket.topic("t").table().records >= 3
             bucket.status()
         from tests.support.spark_read import direct
 

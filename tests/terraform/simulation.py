@@ -39,6 +39,9 @@ _SAMPLES = {
     ".damaged/": (f".damaged/{_UUID}-head.json",),
     "topic.json": tuple(f"{name}/{_UUID}/topic.json" for name in ("t", "data", "pages", "leases", "probe")),
     "head.json": tuple(f"{name}/{_UUID}/0/head.json" for name in ("t", "data", "pages", "leases", "probe")),
+    "table/": tuple(
+        f"{name}/{_UUID}/table/metadata/v1.metadata.json" for name in ("t", "data", "pages", "table")
+    ),
     "pages/": tuple(f"{name}/{_UUID}/0/pages/{_UUID}.json.zst" for name in ("t", "data", "leases", "probe")),
     "data/": tuple(
         f"{name}/{_UUID}/0/data/{0:020d}-{1:08d}-{_UUID}.parquet" for name in ("t", "pages", "leases")

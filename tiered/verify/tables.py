@@ -21,7 +21,8 @@ def check_table(store: ObjectStore, meta: TopicMeta, findings: Findings) -> None
     """Check the newest version of a topic's table; nothing if the topic has none."""
     reader = TableReader.of(store, meta.name, meta.topic_id)
     with findings.guard(Item.TABLE, reader.folder.location):
-        if reader.newest_values() is None:
+        # A listing first: credentials that were made before there were tables may not read them.
+        if next(store.list(reader.folder.prefix), None) is None or reader.newest_values() is None:
             return
         if find_spec("pyiceberg") is None:
             findings.add_unknown(
