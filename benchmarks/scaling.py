@@ -1,4 +1,4 @@
-"""How the work grows with topics, partitions, segments, objects and records: ``python -m benchmarks.scaling``.
+"""How the work grows with topics, partitions, segments, objects, records and consumers: ``python -m benchmarks.scaling``.
 
 Each subject is measured at three sizes, each ten times the one before. Work for one thing should stay the same, work for all
 of them should grow as they do; what grows faster is marked. A bucket is a folder on this machine: no network is in the figures.
@@ -212,12 +212,43 @@ def records(sheet: Sheet, count: int, folder: Path) -> None:
     sheet.timed("open, recover and append", lambda: _appended_once(folder), times=3)
 
 
+def consumers(sheet: Sheet, count: int, folder: Path) -> None:
+    """Consumers of one partition, which commit in turns."""
+    store = _open(folder)
+    topic = store.create_topic("t")
+    topic.append_many([b"x", b"y"])
+    topic.flush()
+    made: list[tiered.Consumer] = []
+    sheet.timed(
+        "begin a session", lambda: made.extend(topic.consumer(f"c{i}") for i in range(count)), of=count
+    )
+    turns = 20_000 // count
+
+    def commit() -> None:
+        for turn in range(turns):
+            for consumer in made:
+                consumer.commit({0: turn % 2})
+
+    sheet.timed("commit", commit, of=turns * count)
+    sheet.timed("poll of two records", lambda: [consumer.poll(0) for consumer in made], of=count)
+    sheet.timed("positions of all", store.consumers, times=3)
+    sheet.timed("status", store.status, times=3)
+    store.close()
+
+    def opened() -> None:
+        with _open(folder) as again:
+            assert len(again.consumers()) == count
+
+    sheet.timed("open, positions of all", opened, times=3)
+
+
 SUBJECTS: dict[str, tuple[tuple[int, int, int], Callable[[Sheet, int, Path], None]]] = {
     "topics": ((10, 100, 1_000), topics),
     "partitions": ((1, 10, 100), partitions),
     "segments": ((10, 100, 1_000), segments),
     "objects": ((1_000, 10_000, 100_000), objects),
     "records": ((100_000, 1_000_000, 10_000_000), records),
+    "consumers": ((10, 100, 1_000), consumers),
 }
 
 
