@@ -280,12 +280,18 @@ class ScrubRule(_Rule):
 class TableRule(_Rule):
     """Keep an Iceberg table of the topic current in its bucket: a snapshot at most ``every`` after a change; by default none.
 
-    With ``tails = "off"`` the table has the objects of sealed segments only.
+    With ``tails = "off"`` the table has the objects of sealed segments only. ``glue`` names a database of AWS Glue in which each
+    version is registered.
     """
 
     limits = ("every",)
     every: PositiveDurationOrOff = None
     tails: bool = True
+    glue: Annotated[
+        Annotated[str, Field(pattern=r"^[a-z0-9_]{1,255}$")] | None,
+        BeforeValidator(lambda value: None if value == "off" else value),
+        PlainSerializer(lambda value: "off" if value is None else value, when_used="json"),
+    ] = None
 
 
 class Policy(BaseModel):

@@ -12,12 +12,14 @@ from uuid import UUID
 from ..cold.manifest.leases import boot_seconds
 from ..engine.context import StoreContext
 from ..engine.open_topics import OpenTopics
-from ..errors import TieredError, TopicNotFound, as_tiered_error
+from ..errors import ConfigError, TieredError, TopicNotFound, as_tiered_error
 from ..format.document import TRANSACTIONS_FEATURE
 from ..format.topic_meta import TopicMeta
 from ..policies.policy import TableRule
+from ..table.glue import GlueTables
 from ..table.iceberg_errors import iceberg_errors
 from ..table.live_table import LiveTable, Published, Whole
+from ..table.table_sql import table_identifier
 from .claims import Claims
 from .pauses import Pauses
 from .reports import TableReport
@@ -56,6 +58,8 @@ class _Table:
         The policy and the columns at that time.
     checked
         When the heads were read.
+    in_glue
+        The database of Glue and the version that it was told of last.
     """
 
     live: LiveTable
@@ -64,6 +68,7 @@ class _Table:
     schema_id: int = -1
     checked: float = 0.0
     state: TableState = TableState()
+    in_glue: tuple[str, int] | None = None
     lock: threading.Lock = field(default_factory=threading.Lock)
 
 
@@ -81,6 +86,7 @@ class TablePasses:
         self._pauses = pauses
         self._lock = threading.Lock()
         self._tables: dict[UUID, _Table] = {}
+        self._glue = GlueTables(context.tiers.locations.cold_options)
 
     def run(
         self,
@@ -119,6 +125,7 @@ class TablePasses:
         rule, now = self._context.settings.policy_for(meta.name).table, boot_seconds()
         with table.lock:
             if not take and self._is_current(table, meta, rule) and now - table.checked < HEADS_SECONDS:
+                self._tell_glue(table, meta, rule)
                 return None
             table.commits = None
             grace_seconds = self._context.settings.sweep.grace.total_seconds()
@@ -129,6 +136,7 @@ class TablePasses:
                 table.state = TableState(table.state.published, str(error) or type(error).__name__)
                 raise
             table.state = TableState(done)
+            self._tell_glue(table, meta, rule)
             if done is None or done.whole:
                 table.commits = done.commits if done else {}
                 table.rule, table.schema_id, table.checked = rule, meta.schema_id, now
@@ -148,6 +156,24 @@ class TablePasses:
                 )
                 table = self._tables[meta.topic_id] = _Table(live)
             return table
+
+    def _tell_glue(self, table: _Table, meta: TopicMeta, rule: TableRule) -> None:
+        """Register the newest version in AWS Glue, if the policy says so; what fails is tried again by the next pass."""
+        published = table.state.published
+        if rule.glue is None or published is None or table.in_glue == (rule.glue, published.version):
+            return
+        location = published.location.rpartition("/metadata/")[0]
+        try:
+            if not location.startswith("s3://"):
+                raise ConfigError(
+                    f"table.glue of topic {meta.name}: Glue knows tables in S3, and not in {location}"
+                )
+            self._glue.point(rule.glue, table_identifier(meta.name), location, published.location)
+        except TieredError as error:
+            table.state = TableState(published, str(error))
+            raise
+        table.in_glue = rule.glue, published.version
+        table.state = TableState(published)
 
     def _begin_reading(self, topic_id: UUID) -> Whole:
         """Return how to find out, once the heads are read, whether they have each transaction wholly or not."""
