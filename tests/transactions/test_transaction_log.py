@@ -269,3 +269,17 @@ def test_a_topic_of_that_name_from_before_is_refused(store: Any, monkeypatch: py
 def test_names_of_consumers_are_checked(name: object) -> None:
     with pytest.raises(ConfigError, match="name of a consumer"):
         check_consumer_name(name)
+
+
+def test_the_log_takes_nothing_of_the_memory_for_recent_records(tmp_path: Path, clock: Clock) -> None:
+    """Which are those of topics that somebody reads."""
+    with open_store(tmp_path / "data", None, clock) as store:
+        topic = store.create_topic("orders")
+        topic.append(b"x", sync=True)
+        memory = store.context.memory.bytes  # type: ignore[attr-defined]
+        assert memory > 0
+        with topic.consumer("billing") as consumer:
+            for turn in range(500):
+                consumer.commit({0: turn % 2}, sync=turn % 100 == 0)
+        assert store.context.memory.bytes == memory  # type: ignore[attr-defined]
+        assert [item.offset for item in store.consumers()] == [1]

@@ -7,8 +7,10 @@ from collections.abc import Callable, Iterable
 from ..base.units import to_us
 from ..errors import StoreClosed, TieredError, TopicNotFound
 from ..format.producers import producer_number
+from ..format.schema import TRANSACTIONS_TOPIC
 from ..format.topic_meta import TopicMeta
 from ..hot.partition_writer import LOCK_WAIT_SECONDS, PartitionWriter
+from ..hot.recent_blocks import HotMemory
 from ..hot.recovery import WriterOptions
 from ..hot.writer_requests import serve_requests
 from ..warm.open_commits import decision_producer, open_decisions
@@ -60,7 +62,8 @@ def open_partition_writer(
         fs=context.fs,
         clock=context.clock,
         store_id=context.store_id,
-        memory=context.memory,
+        # Nobody reads the transaction log from memory.
+        memory=HotMemory(0) if meta.name == TRANSACTIONS_TOPIC else context.memory,
         block_bytes=settings.block_bytes,
         rows_max=settings.sync_every or 1 << 16,
         roll_bytes=roll.bytes if roll.bytes is not None else 1 << 40,
