@@ -26,6 +26,8 @@ _KEEPALIVE = [("grpc.keepalive_time_ms", 310_000), ("grpc.keepalive_timeout_ms",
 # What a stream takes in ahead of its reader. By itself gRPC probes the network for it, and was seen to hold hundreds of
 # MiB for a reader that pauses, at no more speed.
 _AHEAD = [("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", 4 << 20)]
+# After a refused connection gRPC refuses calls by itself, for ever longer: up to two minutes, where a server is back in one.
+_RECONNECT = [("grpc.initial_reconnect_backoff_ms", 100), ("grpc.max_reconnect_backoff_ms", 1_000)]
 _PAUSE_SECONDS = 0.05
 _PAUSE_SECONDS_MAX = 2.0
 _PASSING = (ServerUnavailable, Backpressure)
@@ -77,7 +79,7 @@ class Connection:
                 self.location,
                 tls_root_certs=options.tls_roots,
                 middleware=None if self._proofs is None else [self._proofs],
-                generic_options=_KEEPALIVE + _AHEAD,
+                generic_options=_KEEPALIVE + _AHEAD + _RECONNECT,
             )
 
     def _options(self, seconds: float | None) -> fl.FlightCallOptions:
