@@ -283,3 +283,35 @@ def test_the_log_takes_nothing_of_the_memory_for_recent_records(tmp_path: Path, 
                 consumer.commit({0: turn % 2}, sync=turn % 100 == 0)
         assert store.context.memory.bytes == memory  # type: ignore[attr-defined]
         assert [item.offset for item in store.consumers()] == [1]
+
+
+@pytest.mark.parametrize("with_transactions", [False, True])
+def test_a_clean_close_leaves_little_to_read(
+    tmp_path: Path,
+    clock: Clock,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    with_transactions: bool,
+) -> None:
+    """Also in a store that has consumers and no transaction."""
+    monkeypatch.setattr(transaction_log, "RENEW_RECORDS_MIN", 4096)
+    monkeypatch.setattr(transaction_log, "CLOSE_RECORDS_MAX", 20)
+    with open_store(tmp_path / "data", None, clock) as store:
+        topic = store.create_topic("orders")
+        topic.append(b"x", sync=True)
+        if with_transactions:
+            with store.transaction() as transaction:
+                transaction.append("orders", b"y")
+        with topic.consumer("billing") as consumer:
+            for turn in range(101):
+                consumer.commit({0: 1 - turn % 2})
+        store.flush()
+        before = store.topic(TRANSACTIONS_TOPIC).offsets()[0]
+        with caplog.at_level("WARNING"), tiered.open(tmp_path / "data", read_only=True) as reader:
+            assert [item.offset for item in reader.consumers()] == [1]
+        assert store.topic(TRANSACTIONS_TOPIC).offsets()[0] == before
+        assert caplog.text == ""
+    with open_store(tmp_path / "data", None, clock) as store:
+        log = store.topic(TRANSACTIONS_TOPIC).offsets()[0]
+        assert log.end - log.start < 20
+        assert [item.offset for item in store.consumers()] == [1]

@@ -387,10 +387,11 @@ class Commits:
             commit.end()
 
     def quiesce(self) -> None:
-        """Before the store closes: leave no transaction to complete, where that can be done."""
-        if self.log.holds_transactions:
+        """Before the store closes: leave no transaction to complete, where that can be done, and a short log."""
+        if self._context.lifecycle.writes:
             with self._turn:
-                self.settle(ask=False)
+                if self.log.holds_transactions:
+                    self.settle(ask=False)
                 self.log.renew_at_close()
 
     def _renew_if_due(self) -> None:
