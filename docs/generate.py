@@ -158,6 +158,7 @@ def _api() -> Lines:
         tiered.Topic,
         tiered.Consumer,
         tiered.Producer,
+        tiered.Erasure,
         tiered.Transaction,
         tiered.Snapshot,
         tiered.Scan,

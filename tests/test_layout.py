@@ -61,6 +61,7 @@ LOGGERS = {
     "tiered.daemon.actions",
     "tiered.daemon.notify",
     "tiered.deletions",
+    "tiered.erasures",
     "tiered.flight",
     "tiered.hot",
     "tiered.maintenance",

@@ -25,6 +25,7 @@ NAMES = [
     "Consumer",
     "CorruptionError",
     "DiskFull",
+    "Erasure",
     "Fenced",
     "InvalidName",
     "OffsetOutOfRange",
@@ -84,6 +85,9 @@ SIGNATURES: list[tuple[Callable[..., Any], str]] = [
     (tiered.Store.tier, "self, now=None"),
     (tiered.Store.sweep, "self, *, dry_run=False"),
     (tiered.Store.status, "self"),
+    (tiered.Store.erasures, "self"),
+    (tiered.Topic.erase, "self, keys=None, *, column=None, values=None, reason=''"),
+    (tiered.Erasure.wait, "self, timeout=None"),
     (tiered.Store.verify, "self, deep=False"),
     (
         tiered.Store.serve,

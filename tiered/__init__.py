@@ -35,6 +35,7 @@ from .reader.splits import Split
 from .recovery.restore import restore
 from .settings.settings import Settings
 from .store.interface.consumer import Consumer
+from .store.interface.erasure import Erasure
 from .store.interface.producer import Producer
 from .store.interface.server import Server
 from .store.interface.snapshot import Snapshot
@@ -57,6 +58,7 @@ __all__ = [
     "Consumer",
     "CorruptionError",
     "DiskFull",
+    "Erasure",
     "Fenced",
     "InvalidName",
     "OffsetOutOfRange",

@@ -22,7 +22,7 @@ Run = Callable[..., Any]
 def test_the_commands_of_this_release_are_there() -> None:
     assert list(COMMANDS) == [
         "demo", "create", "append", "read", "topics", "consumers", "roll", "add-columns", "add-partitions", "delete-before", "delete",
-        "status", "plan", "explain", "tier", "daemon", "serve", "pause",
+        "erase", "erasures", "status", "plan", "explain", "tier", "daemon", "serve", "pause",
         "resume", "sweep", "restore", "export", "table", "verify", "config", "bench", "inspect",
     ]  # fmt: skip
 

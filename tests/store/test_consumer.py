@@ -10,7 +10,7 @@ import pickle
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from pathlib import Path
@@ -431,14 +431,17 @@ def test_a_poll_that_is_cut_short_anywhere_skips_nothing(
     topic = filled(store, rows=30, partitions=3)
     real, fail_at = type(topic).durable_batches, 0
 
-    def failing(self: Any, partition: int, offset: int, count: int) -> Iterator[pa.RecordBatch]:
+    def failing(self: Any, partition: int, offset: int, count: int) -> Generator[pa.RecordBatch, None, int]:
         nonlocal fail_at
+        looked = offset
         for batch in real(self, partition, offset, count):
             for start in range(0, batch.num_rows, 3):
                 fail_at -= 1
                 if fail_at == 0:
                     raise error
                 yield batch.slice(start, 3)
+            looked = batch["offset"][-1].as_py() + 1
+        return looked
 
     monkeypatch.setattr(type(topic), "durable_batches", failing)
     for step in range(1, 14):

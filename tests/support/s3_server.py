@@ -39,12 +39,13 @@ _SSE = "x-amz-server-side-encryption"
 _TAGS = "x-amz-tagging"
 _KEPT = (_SSE, f"{_SSE}-aws-kms-key-id", "x-amz-storage-class", _TAGS)
 # By method, whether a key is named, and what of it or of the bucket.
-_SUBRESOURCES = ("delete", "uploads", "uploadId")
+_SUBRESOURCES = ("delete", "uploads", "uploadId", "versions")
 _OPERATIONS = {
     ("PUT", False, ""): "CreateBucket",
     ("HEAD", False, ""): "HeadBucket",
     ("GET", False, ""): "ListObjectsV2",
     ("GET", False, "uploads"): "ListMultipartUploads",
+    ("GET", False, "versions"): "ListObjectVersions",
     ("POST", False, "delete"): "DeleteObjects",
     ("PUT", True, ""): "PutObject",
     ("GET", True, ""): "GetObject",
@@ -108,6 +109,10 @@ class S3:
         By ``bucket/key``.
     uploads
         By the upload's id.
+    keeps_versions
+        Whether what `DeleteObjects` deletes stays as an old version.
+    old
+        Old versions: by ``bucket/key`` and their id.
     counts
         Requests by S3's name of the operation (or of the error), and ``bytes_sent`` and ``bytes_received``.
         ``GET /-/counts`` answers them as JSON, ``DELETE /-/counts`` begins anew.
@@ -116,6 +121,8 @@ class S3:
     def __init__(self, *, fault: Callable[[Request], Answer | None] = lambda request: None) -> None:
         self.objects: dict[str, Stored] = {}
         self.uploads: dict[str, Unfinished] = {}
+        self.keeps_versions = False
+        self.old: dict[tuple[str, str], Stored] = {}
         self.counts: Counter[str] = Counter()
         self.fault = fault
         self._lock = threading.Lock()
@@ -186,9 +193,13 @@ class S3:
         return Answer(204)
 
     def DeleteObjects(self, request: Request) -> Answer:
+        keys, versions = deleted_by(request), _texts(request, "VersionId")
         with self._lock:
-            for key in deleted_by(request):
-                self.objects.pop(_home(request) + key, None)
+            for place in (_home(request) + key for key in keys):
+                if versions:
+                    self.old.pop((place, versions.pop(0)), None)
+                elif (found := self.objects.pop(place, None)) and self.keeps_versions:
+                    self.old[place, uuid4().hex] = found
         return _document("DeleteResult")
 
     def _received(self, request: Request) -> Stored:
@@ -276,6 +287,18 @@ class S3:
             following = f"<NextKeyMarker>{escape(key.removeprefix(home))}</NextKeyMarker>"
             following += f"<NextUploadIdMarker>{upload_id}</NextUploadIdMarker>"
         return _document("ListMultipartUploadsResult", _truncated(more), following, rows)
+
+    def ListObjectVersions(self, request: Request) -> Answer:
+        home = _home(request)
+        first = home + request.query.get("prefix", "")
+        with self._lock:
+            rows = [
+                f"<Version><Key>{escape(place.removeprefix(home))}</Key><VersionId>{version}</VersionId>"
+                f"<IsLatest>false</IsLatest><LastModified>{_iso(stored.modified)}</LastModified></Version>"
+                for (place, version), stored in sorted(self.old.items())
+                if place.startswith(first)
+            ]
+        return _document("ListVersionsResult", _truncated(None), *rows)
 
     def ListObjectsV2(self, request: Request) -> Answer:
         home, query = _home(request), request.query

@@ -31,6 +31,7 @@ from tiered.cold.upkeep import sweep
 from tiered.engine.host import Host
 from tiered.format import manifest_changes
 from tiered.repair.repair import repair_store
+from tiered.tiering import erasures, store_sweep, table_passes
 
 BUCKET, PREFIX = "recorded", "events"
 URL = f"s3://{BUCKET}/{PREFIX}"
@@ -43,6 +44,8 @@ _UUID = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 _IN_TOPIC = rf"[^/]+/{_UUID}/"
 KINDS = {
     "store.json": r"store\.json",
+    "erasures.json": r"erasures\.json",
+    "erasures/": rf"erasures/{_UUID}\.arrow",
     "leases/": rf"leases/{_UUID}\.json",
     "probe/": r"probe/[^/]+",
     ".damaged/": r"(?:[^/]+/[^/]+/)*\.damaged/[^/]+",
@@ -62,6 +65,7 @@ class Asked:
     key: str
     condition: str = ""
     tagged: bool = False
+    version: bool = False
 
     @property
     def kind(self) -> str:
@@ -79,10 +83,14 @@ def recording() -> Iterator[set[Asked]]:
     call = botocore.client.BaseClient._make_api_call
 
     def noted(client: Any, operation: str, arguments: dict[str, Any]) -> Any:
-        keys = [item["Key"] for item in arguments.get("Delete", {}).get("Objects", ())]
+        deleted = arguments.get("Delete", {}).get("Objects", ())
+        keys = [item["Key"] for item in deleted]
+        version = any("VersionId" in item for item in deleted)
         place = arguments.get("Key", arguments.get("Prefix", ""))
         condition = "match" if "IfMatch" in arguments else "none" if "IfNoneMatch" in arguments else ""
-        asked.update(Asked(operation, key, condition, "Tagging" in arguments) for key in keys or [place])
+        asked.update(
+            Asked(operation, key, condition, "Tagging" in arguments, version) for key in keys or [place]
+        )
         return call(client, operation, arguments)
 
     with pytest.MonkeyPatch.context() as patch:
@@ -159,11 +167,40 @@ class Deployment:
             store.status()
             assert store.verify(deep=True).problems == ()
 
+    def erase(self) -> None:
+        """Erase a record from every tier and all old versions, days after each other by the clock of the bucket."""
+        real, days = store_sweep.server_seconds, iter(range(2, 100, 2))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(table_passes, "HEADS_SECONDS", 0.0)
+            with tiered.open(
+                self.path, settings=settings(self.path, grace="1d"), host=Host(clock=self.clock)
+            ) as store:
+                topic = store.create_topic("e")
+                topic.append(b"private", key="e", sync=True)
+                self._tier(store, 5 * HOUR_US)
+                erasure = topic.erase(["e"])
+                while erasure.state != "done":
+                    ahead = 86_400 * next(days)
+                    for module in (erasures, store_sweep):
+                        patch.setattr(module, "server_seconds", lambda store: real(store) + ahead)  # noqa: B023
+                    self._tier(store, 5 * HOUR_US)
+                    self.clock.advance(86_400)
+                    store.sweep()
+
+    def begin_to_erase(self) -> None:
+        """Leave an erasure open, which a restore to an earlier time limits."""
+        with tiered.open(self.path, settings=settings(self.path), host=Host(clock=self.clock)) as store:
+            topic = store.topic("e")
+            topic.append(b"later", key="later", sync=True)
+            topic.erase(["nobody"])
+            self._tier(store, 5 * HOUR_US)
+
     def sweep(self) -> None:
         """Delete what nothing names, what is left of a deleted topic, a lease and an upload that are long over."""
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(sweep, "LEASE_SECONDS_MAX", 0)
             with tiered.open(self.path, settings=settings(self.path), host=Host(clock=self.clock)) as store:
+                store.tierer.erasures.exchange()
                 store.delete_topic("gone")
                 reports = [store.sweep(), store.sweep()]
         assert [report.problems for report in reports] == [(), ()]
@@ -192,7 +229,7 @@ class Deployment:
     def read(self) -> None:
         """From the bucket's URL in Python and as Spark's driver and tasks do."""
         with tiered.open(URL) as bucket:
-            assert bucket.topics() == ["t"]
+            assert bucket.topics() == ["e", "t"]
             assert bucket.topic("t").scan().to_arrow().num_rows == 3
             assert bucket.topic("t").table().records >= 3
             bucket.status()
@@ -216,7 +253,7 @@ class Deployment:
             with tiered.restore(
                 URL, self.folder / "restored", at=at, settings=restoring(), host=host
             ) as store:
-                assert store.topics() == (["t"] if at is None else ["gone", "t"])
+                assert store.topics() == (["e", "t"] if at is None else ["e", "gone", "t"])
         self.path = self.folder / "restored"
 
 
@@ -244,6 +281,7 @@ def recorded(folder: Path, server: S3, become: Callable[[str | None], None]) -> 
         patch.setattr(probe, "RACES", 1)
         client = boto3.client("s3", endpoint_url=url)
         client.create_bucket(Bucket=BUCKET)
+        server.keeps_versions = True
         deployment = Deployment(folder)
 
         def play(role: str, *acts: Callable[[], None]) -> None:
@@ -254,7 +292,7 @@ def recorded(folder: Path, server: S3, become: Callable[[str | None], None]) -> 
             become(None)
             found.setdefault(role, set()).update(asked)
 
-        play("writer", deployment.write)
+        play("writer", deployment.erase, deployment.write, deployment.begin_to_erase)
         play("reader", deployment.read)
         play("reader with leases", deployment.hold_a_lease)
         play("restore", deployment.restore)

@@ -34,6 +34,8 @@ _UUID = "0a1b2c3d-0000-4000-8000-00000000000f"
 # Keys of each kind; the topics are called like the folders of a store, which must open nothing.
 _SAMPLES = {
     "store.json": ("store.json",),
+    "erasures.json": ("erasures.json",),
+    "erasures/": (f"erasures/{_UUID}.arrow",),
     "leases/": (f"leases/{_UUID}.json",),
     "probe/": ("probe/clock", f"probe/{_UUID}"),
     ".damaged/": (f".damaged/{_UUID}-head.json",),
@@ -60,6 +62,7 @@ _ACTIONS = {
     "DeleteObjects": ("s3:DeleteObject",),
     "ListObjectsV2": ("s3:ListBucket",),
     "ListMultipartUploads": ("s3:ListBucketMultipartUploads",),
+    "ListObjectVersions": ("s3:ListBucketVersions",),
 }
 _KMS = {
     "GetObject": ("kms:Decrypt",),
@@ -68,8 +71,12 @@ _KMS = {
     "UploadPart": ("kms:GenerateDataKey", "kms:Decrypt"),
     "CompleteMultipartUpload": ("kms:Decrypt",),
 }
-ACTIONS = sorted({name for names in _ACTIONS.values() for name in names} | {"s3:PutObjectTagging"})
-BUCKET_ACTIONS = {"s3:ListBucket", "s3:ListBucketMultipartUploads"}
+ACTIONS = sorted(
+    {name for names in _ACTIONS.values() for name in names}
+    | {"s3:PutObjectTagging", "s3:DeleteObjectVersion"}
+)
+_BY_PREFIX = {"s3:ListBucket", "s3:ListBucketVersions"}
+BUCKET_ACTIONS = _BY_PREFIX | {"s3:ListBucketMultipartUploads"}
 
 Permission = tuple[str, str]
 
@@ -129,7 +136,7 @@ def _one_holds(operator: str, value: str | None, values: list[str]) -> bool:
 
 def needed(asked: Asked, *, encrypted: bool = True) -> Iterable[str]:
     """Return the actions that one request needs."""
-    yield from _ACTIONS[asked.operation]
+    yield from ("s3:DeleteObjectVersion",) if asked.version else _ACTIONS[asked.operation]
     if asked.condition == "match":
         yield "s3:GetObject"
     if asked.tagged:
@@ -147,7 +154,7 @@ def permitted(policy: dict[str, Any], asked: Asked, *, encrypted: bool = True) -
             resource, context = KEY_ARN, {"kms:ViaService": "s3.us-east-1.amazonaws.com"}
         elif action in BUCKET_ACTIONS:
             # S3 gives the prefix of a listing to the condition, but not that of a listing of uploads.
-            resource, context = BUCKET_ARN, {"s3:prefix": asked.key} if action == "s3:ListBucket" else {}
+            resource, context = BUCKET_ARN, {"s3:prefix": asked.key} if action in _BY_PREFIX else {}
         if not allows(policy, action, resource, context):
             missing.append(action)
     return missing

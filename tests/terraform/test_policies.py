@@ -54,7 +54,7 @@ def test_every_object_of_every_kind_was_met(asked: dict[str, set[Asked]]) -> Non
     """The recording is of everything that a writer does: a part of it would prove little."""
     writer = asked["writer"]
     assert {request.kind for request in writer} == {
-        "(bucket)", "store.json", "leases/", "probe/", ".damaged/", "topic.json", "head.json", "table/", "pages/", "data/",
+        "(bucket)", "store.json", "erasures.json", "erasures/", "leases/", "probe/", ".damaged/", "topic.json", "head.json", "table/", "pages/", "data/",
     }  # fmt: skip
     assert {
         request.condition

@@ -1,5 +1,5 @@
 """Tools without a word of the domain: units, histograms, background threads, locks by key, read-ahead, worker pools.
 
-Other packages import `backoff`, `combiner`, `condition`, `histogram`, `keyed_locks`, `process_exit`, `read_ahead`, `ticker`, `units`
+Other packages import `backoff`, `caller`, `combiner`, `condition`, `histogram`, `keyed_locks`, `process_exit`, `read_ahead`, `ticker`, `units`
 and `worker_pool`.
 """

@@ -29,6 +29,7 @@ from .config import config
 from .consumers import consumers
 from .daemon import daemon
 from .demo import demo
+from .erase import erase, erasures
 from .explain import explain
 from .export import export
 from .inspection import inspect
@@ -138,6 +139,12 @@ _add(add_columns, "tiered add-columns flights columns.json --path ./data")
 _add(add_partitions, "tiered add-partitions orders 8 --path ./data")
 _add(delete_before, "tiered delete-before orders 1000 --partition 2 --path ./data")
 _add(delete, "tiered delete orders --yes --path ./data")
+_add(
+    erase,
+    "tiered erase orders --keys-file keys.txt --reason DSAR-4711 --dry-run --path ./data",
+    "tiered erase orders --keys-file keys.txt --reason DSAR-4711 --yes --path ./data",
+)
+_add(erasures, "tiered erasures --path ./data")
 _add(status, "tiered status --path ./data")
 _add(plan, "tiered plan --config tiered.toml", "tiered plan --in 30d --config tiered.toml")
 _add(explain, "tiered explain orders --config tiered.toml")

@@ -47,7 +47,7 @@ def delete(
 
     The objects stay in the bucket for sweep.grace; until then tiered restore --at can bring the records back.
     """
-    with _open_on_host(config, path, cold) as store:
+    with open_on_host(config, path, cold) as store:
         handle = store.topic(topic)
         records = sum(ends.end - ends.start for ends in handle.offsets().values())
         confirm(f"delete topic {topic} with {count(records, 'record')} from {store.url}", yes)
@@ -72,7 +72,7 @@ def delete_before(
     _verbose: Verbose = False,
 ) -> None:
     """Delete the records of a partition before an offset, for good; later passes delete files and objects."""
-    with _open_on_host(config, path, cold) as store:
+    with open_on_host(config, path, cold) as store:
         handle = store.topic(topic)
         ends = _ends(handle, partition)
         if offset > ends.end:
@@ -111,7 +111,7 @@ def add_columns(
 ) -> None:
     """Add columns at the end of a typed topic; older records read them as null."""
     columns = read_schema(schema)
-    with _open_on_host(config, path, cold) as store:
+    with open_on_host(config, path, cold) as store:
         handle = store.topic(topic)
         handle.add_columns(columns)
         names = store.topic(topic).schema.names
@@ -128,7 +128,7 @@ def add_partitions(
     _verbose: Verbose = False,
 ) -> None:
     """Raise the number of a topic's partitions; keys of later appends spread over all of them."""
-    with _open_on_host(config, path, cold) as store:
+    with open_on_host(config, path, cold) as store:
         store.topic(topic).add_partitions(total)
         partitions = store.topic(topic).partitions
         _report(
@@ -148,13 +148,13 @@ def roll(
     _verbose: Verbose = False,
 ) -> None:
     """Seal the active segments of a topic that hold records, and begin new ones."""
-    with _open_on_host(config, path, cold) as store:
+    with open_on_host(config, path, cold) as store:
         store.topic(topic).roll()
         _report({"topic": topic, "rolled": True}, store, "is sealed up to its end", as_json)
 
 
 @contextmanager
-def _open_on_host(config: Path | None, path: str | None, cold: str | None) -> Iterator[Store]:
+def open_on_host(config: Path | None, path: str | None, cold: str | None) -> Iterator[Store]:
     """Open an existing store as its writer, on its host."""
     settings = load_settings(config, path, cold)
     _check_local(settings)

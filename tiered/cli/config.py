@@ -96,6 +96,7 @@ def config(
     ]
     if task is Task.CHECK:
         _check_tables(settings)
+        warnings += _short_erase(settings, sources)
         _print_check(sources, settings, [*warnings, *_unfit_topics(settings)], as_json)
         return
     pattern = None if topic is None else matching_pattern(settings, topic)
@@ -132,6 +133,16 @@ def _other_bucket(settings: Settings, binding: BucketBinding) -> Iterator[str]:
             f"cold.url is {url}, and the store {settings.store.path} has its cold tier at {binding.url}: it will refuse "
             "to open; a store keeps its bucket"
         )
+
+
+def _short_erase(settings: Settings, sources: Sources) -> Iterator[str]:
+    """Raise `ConfigError` for a deadline of erasures that none can meet; yield it as a warning if nobody wrote it."""
+    try:
+        settings.check_erase()
+    except ConfigError as error:
+        if "erase" in {**sources.file, **sources.environment, **sources.arguments}:
+            raise
+        yield str(error)
 
 
 def _check_tables(settings: Settings) -> None:

@@ -14,6 +14,7 @@ from ..hot.write_counters import WriteCounters
 from ..reader.block_cache import BlockCache
 from ..reader.tiers import Tiers
 from ..settings.settings import Settings
+from ..warm.erasure_ledger import ErasureLedger
 from ..warm.file_value_cache import FileValueCache
 from .host import Host
 from .lifecycle import Lifecycle
@@ -60,6 +61,8 @@ class Transactions(Protocol):
 
     def participants(self) -> list[TopicMeta]: ...
 
+    def shorten_log(self, offset: int) -> None: ...
+
 
 class StoreContext:
     """The parts of one open store.
@@ -78,6 +81,8 @@ class StoreContext:
         The cache of blocks that were read more than once recently.
     start_offsets
         The cache of start offsets of partitions, by file.
+    erasures
+        The ledger of erasures in the store's directory; None for a bucket alone.
     fencing, publisher
         The ports of appends to the bucket; `tiering` implements them.
     commits
@@ -113,3 +118,5 @@ class StoreContext:
         self.start_offsets: FileValueCache[int] = FileValueCache()
         self.write_counters = WriteCounters()
         self.pinned_producers: set[int] = set()
+        root = tiers.locations.root
+        self.erasures = None if root is None else ErasureLedger(self.fs, root)

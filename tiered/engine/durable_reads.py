@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Mapping
 
 import pyarrow as pa
 
@@ -39,8 +39,13 @@ def durable_offsets(topic: OpenTopic, partitions: Iterable[int]) -> dict[int, Of
     return ranges
 
 
-def durable_batches(topic: OpenTopic, partition: int, offset: int, count: int) -> Iterator[pa.RecordBatch]:
-    """Yield the durable records from `offset` on, at most `count`, with the system columns; nothing is flushed."""
+def durable_batches(
+    topic: OpenTopic, partition: int, offset: int, count: int
+) -> Generator[pa.RecordBatch, None, int]:
+    """Yield the durable records of `count` offsets from `offset` on, with the system columns; nothing is flushed.
+
+    Return how far it looked: erased records may lie before that.
+    """
     writer = topic.writers.get(partition)
     if (
         writer is not None
@@ -48,7 +53,7 @@ def durable_batches(topic: OpenTopic, partition: int, offset: int, count: int) -
         and topic.context.settings.store.sync != "never"
     ):
         topic.context.lifecycle.check()
-        return
+        return offset
     refresh(topic, asks_bucket=False)
     snapshot = _durable_snapshot(topic, partition, offset, offset + count)
     if has_new_columns(topic, snapshot):
@@ -57,6 +62,7 @@ def durable_batches(topic: OpenTopic, partition: int, offset: int, count: int) -
     yield from coalesce(
         read_splits(context.tiers, topic.meta, snapshot.splits, Query(), check=context.lifecycle.check)
     )
+    return min(offset + count, snapshot.end_offset)
 
 
 def _durable_snapshot(

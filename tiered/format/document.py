@@ -18,7 +18,9 @@ FORMAT_VERSION = 2
 FEATURES = "features"
 TRANSACTIONS_FEATURE = "transactions"
 """The store holds transactions: its writer completes decided ones first."""
-KNOWN_FEATURES = frozenset({TRANSACTIONS_FEATURE})
+ERASURES_FEATURE = "erasures"
+"""The store has erasures: objects may lack records, and a repair or a rebuild must not bring them back."""
+KNOWN_FEATURES = frozenset({TRANSACTIONS_FEATURE, ERASURES_FEATURE})
 """The features that this release knows."""
 
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 from uuid import UUID
 
@@ -139,6 +139,29 @@ class Origin:
 
 
 @dataclass(frozen=True, slots=True)
+class ErasedMark:
+    """How far the objects of a partition were checked for the records of one open erasure.
+
+    Attributes
+    ----------
+    erasure
+        Its id; see `erasure.Erasure`.
+    offset
+        No object has such a record below this offset.
+    rows
+        How many records were removed.
+    """
+
+    erasure: UUID
+    offset: int
+    rows: int
+
+    def plus(self, rows: int) -> ErasedMark:
+        """Return the mark with more removed records."""
+        return replace(self, rows=self.rows + rows)
+
+
+@dataclass(frozen=True, slots=True)
 class Head:
     """The content of ``head.json``.
 
@@ -159,6 +182,10 @@ class Head:
     origins
         The origin of every lineage except the first, in order; heads of early releases lack them. There is one for each
         restore, so they are few.
+    features
+        What a reader must know; see `document.KNOWN_FEATURES`.
+    erased
+        The marks of open erasures. Whatever names other objects than those of the head before has none.
     """
 
     store_id: UUID
@@ -176,6 +203,8 @@ class Head:
     committed_us: int = 0
     rewinds: tuple[tuple[int, int], ...] = ()
     origins: tuple[Origin, ...] = ()
+    features: tuple[str, ...] = ()
+    erased: tuple[ErasedMark, ...] = ()
     version: int = MANIFEST_VERSION
 
     @property

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
+from uuid import UUID
 
 from ..errors import ColdStorageError
-from .manifest import Head, ObjectEntry, PageRef, Pages
+from .manifest import ErasedMark, Head, ObjectEntry, PageRef, Pages
 
 INLINE_ENTRIES_MAX = 64
 INLINE_BYTES_MAX = 128 * 1024
@@ -88,6 +89,18 @@ def _mismatch(reason: str, fresh: tuple[ObjectEntry, ...]) -> ColdStorageError:
     return ColdStorageError(
         f"objects for offsets {fresh[0].base_offset} to {fresh[-1].end_offset} do not fit the manifest: {reason}"
     )
+
+
+def with_features(head: Head, features: Iterable[str]) -> Head:
+    """Return `head` with features that a reader must know."""
+    return replace(head, features=tuple(sorted({*head.features, *features})))
+
+
+def mark_erased(head: Head, marks: Iterable[ErasedMark], open_erasures: Collection[UUID]) -> Head:
+    """Return `head` with these marks in place of those of the same erasures, and without marks of others that are closed."""
+    erased = {mark.erasure: mark for mark in head.erased if mark.erasure in open_erasures}
+    erased |= {mark.erasure: mark for mark in marks}
+    return replace(head, erased=tuple(sorted(erased.values(), key=lambda mark: mark.erasure)))
 
 
 def raise_start_offset(head: Head, offset: int) -> Head:

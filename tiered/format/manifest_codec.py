@@ -19,8 +19,8 @@ import zstandard
 
 from ..errors import CorruptionError, UnsupportedFormat
 from .checksum import crc32c
-from .document import decode_document, encode_document
-from .manifest import MANIFEST_VERSION, OBJECT_NAME, Head, ObjectEntry, Origin, PageRef, RowGroup
+from .document import FEATURES, decode_document, encode_document
+from .manifest import MANIFEST_VERSION, OBJECT_NAME, ErasedMark, Head, ObjectEntry, Origin, PageRef, RowGroup
 from .manifest_checks import check_head, check_page, summary
 from .manifest_page import decode_columns
 
@@ -54,6 +54,8 @@ def encode_head(head: Head) -> bytes:
             # Omitted if empty, as in most logs.
             **({"rewinds": [list(row) for row in head.rewinds]} if head.rewinds else {}),
             **({"origins": [list(astuple(row)) for row in head.origins]} if head.origins else {}),
+            **({FEATURES: list(head.features)} if head.features else {}),
+            **({"erased": [[str(m.erasure), m.offset, m.rows] for m in head.erased]} if head.erased else {}),
         }
     )
 
@@ -188,7 +190,13 @@ def _head_from_json(values: dict[str, Any]) -> Head:
         committed_us=_integer(values["committed_us"]),
         rewinds=tuple((_integer(epoch), _integer(began)) for epoch, began in values.get("rewinds", ())),
         origins=tuple(Origin(*map(_integer, row)) for row in values.get("origins", ())),
+        features=tuple(map(_text, values.get(FEATURES, ()))),
+        erased=tuple(_mark(*row) for row in values.get("erased", ())),
     )
+
+
+def _mark(erasure: Any, offset: Any, rows: Any) -> ErasedMark:
+    return ErasedMark(UUID(erasure), _integer(offset), _integer(rows))
 
 
 def _page_to_json(ref: PageRef) -> dict[str, Any]:

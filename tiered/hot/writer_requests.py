@@ -10,7 +10,7 @@ from .partition_writer import PartitionWriter
 
 
 def serve_requests(writer: PartitionWriter) -> None:
-    """Take the pending request and carry it out: move the start offset, seal. Costs one `stat` if there is none.
+    """Take the pending request and carry it out: move the start offset, forget, seal. Costs one `stat` if there is none.
 
     Raises
     ------
@@ -29,5 +29,7 @@ def serve_requests(writer: PartitionWriter) -> None:
         return
     if request.start_offset > writer.start_offset:
         writer.set_start_offset(min(request.start_offset, writer.durable_offset))
+    if request.forget:
+        writer.recent.clear()
     if request.seal is not None and request.seal == writer.active_segment_id:
         writer.roll()

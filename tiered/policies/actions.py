@@ -160,6 +160,17 @@ class Cut(Rewrite):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Erase(Action):
+    """Write the objects of a range that hold records of open erasures again, without these records.
+
+    The local files of such an object are deleted first, once they are proven to be in the bucket.
+    """
+
+    kind = "erase"
+    publishes = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeClass(Action):
     """Copy an object under a new name into another storage class, and publish the copy in place of it.
 

@@ -134,6 +134,25 @@ class ConsumerFact:
 
 
 @dataclass(frozen=True, slots=True)
+class ErasureFact:
+    """An open erasure that is not finished in this partition.
+
+    Attributes
+    ----------
+    number
+        As the ledger counts it.
+    horizon
+        It concerns the records before this offset.
+    checked_offset
+        No object has such a record below this offset.
+    """
+
+    number: int
+    horizon: int
+    checked_offset: int
+
+
+@dataclass(frozen=True, slots=True)
 class ScrubFact:
     """The progress of a partition's scrub: round ``round`` began at ``started_us``.
 
@@ -183,6 +202,8 @@ class PartitionFacts:
         Local copies of objects; the manifest need not name these objects any more.
     consumers
         The consumers with a position in this log, if its retention names consumers; None if they cannot be read.
+    erasures
+        The open erasures that are not finished here, by number.
     """
 
     topic: str
@@ -201,6 +222,11 @@ class PartitionFacts:
     topic_id: UUID | None = None
     copies: tuple[CopyFact, ...] = ()
     consumers: tuple[ConsumerFact, ...] | None = ()
+    erasures: tuple[ErasureFact, ...] = ()
+
+    def erasure_of(self, base_offset: int) -> ErasureFact | None:
+        """Return the first open erasure that concerns records at `base_offset` or later."""
+        return next((item for item in self.erasures if base_offset < item.horizon), None)
 
     def live_segments(self) -> list[SegmentFact]:
         """Return the segments in offset order, each offset once: of overlapping segments the higher generation.

@@ -128,16 +128,24 @@ class _Parser:
                 f"column {column!r} is {field.type}; a filter can only test whether it is null"
             )
         if operator in ("in", "not in"):
-            found = In(column, _stored(field, _values(given)))
+            found = In(column, stored_values(field, _values(given)))
             return found if operator == "in" else Not(found)
-        (value,) = _stored(field, [given[2]])
+        (value,) = stored_values(field, [given[2]])
         return (
             Not(Comparison(column, "==", value)) if operator == "!=" else Comparison(column, operator, value)
         )
 
 
-def _stored(field: pa.Field, values: Collection[Any]) -> tuple[Any, ...]:
-    """Return values as an append to the column stores them."""
+def stored_values(field: pa.Field, values: Collection[Any]) -> tuple[Any, ...]:
+    """Return values as an append to the column stores them.
+
+    Raises
+    ------
+    SchemaMismatch
+        A value does not fit the column.
+    ConfigError
+        A value is null.
+    """
     check = RowChecker(pa.schema([field]))
     stored = tuple(check({field.name: value})[0][0] for value in values)
     if pt.is_float32(field.type):

@@ -235,6 +235,8 @@ def rewind_head(
         origins=(*origins, Origin(epoch, began_us, view.lineage, view.end_offset, start)),
         pages=(),
         inline=tuple(piece.entry or verified[piece.name] for piece in chain),
+        # Orphans may have records that were erased since.
+        erased=(),
     )
 
 

@@ -27,8 +27,10 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
+from ..base.caller import whoami
 from ..base.units import format_duration, to_us
 from ..cold.manifest.commit import Committer, next_lineage
+from ..cold.manifest.erasures import limit_horizons
 from ..cold.manifest.partition_manifest import PartitionManifest
 from ..cold.manifest.restores import IntentHolder
 from ..cold.manifest.store_documents import DELETED, StoreDocuments
@@ -38,7 +40,13 @@ from ..cold.upkeep.inspect import read_facts_of_entry
 from ..engine.host import Host
 from ..engine.locations import cold_options
 from ..errors import ColdStorageError, ConfigError, CorruptionError, Fenced, SchemaMismatch, StoreLocked
-from ..format.document import FEATURES, TRANSACTIONS_FEATURE, decode_document, encode_document
+from ..format.document import (
+    ERASURES_FEATURE,
+    FEATURES,
+    TRANSACTIONS_FEATURE,
+    decode_document,
+    encode_document,
+)
 from ..format.manifest import Head, ObjectEntry
 from ..format.manifest_checks import check_entries
 from ..format.producers import states_before
@@ -50,7 +58,6 @@ from ..hot.recovery import first_header
 from ..opening import WRITER_LOCK, load_settings, open_store, plain_path
 from ..settings.settings import Settings
 from ..store.interface.store import Store
-from ..tiering.pauses import whoami
 from ..warm.bucket_binding import COLD_FILE, BucketBinding, write_binding
 from ..warm.catalog import (
     RESTORING_FILE,
@@ -267,6 +274,7 @@ class _Restore:
         self._store_id = store_id
         self._features = features
         self._cut: TransactionsCut | None = None
+        self._ends: dict[tuple[UUID, int], int] = {}
         self._binding = binding
         self._host = host
         self._fs: FileSystem = host.fs
@@ -314,6 +322,10 @@ class _Restore:
         self._fs.make_directory(self._root / TOPICS_DIRECTORY)
         for topic in _topics(self._bucket, self._at_us):
             self._topic(topic, intent)
+        if ERASURES_FEATURE in self._features:
+            # Before the store can be opened: later appends take the offsets of records that are lost, and are no business
+            # of an earlier erasure.
+            limit_horizons(self._bucket, self._ends)
 
     def _write_mark(self, restore_id: str, lineage: int | None = None) -> None:
         begun = {} if lineage is None else {"lineage": lineage}
@@ -393,7 +405,7 @@ class _Restore:
                     beyond=_goes_beyond(meta, self._features),
                 )
             )
-        end = head.end_offset
+        end = self._ends[meta.topic_id, partition] = head.end_offset
         if at_us is not None and _goes_beyond(meta, self._features):
             self._cut = TransactionsCut(at_us, end)
         directory = self._catalog.partition_directory(meta.name, partition)

@@ -350,6 +350,17 @@ class SweepSettings(Section):
     objects_max: Annotated[int, Field(ge=1)] = 100_000
 
 
+class EraseSettings(Section):
+    """``[erase]``: until when an erasure must be done, and how long a reader's lease may delay it.
+
+    ``within`` must be longer than the time in which passes offload, rewrite and sweep. A lease covers objects with erased
+    records for ``lease_max`` at most; then its reader fails.
+    """
+
+    within: Duration = timedelta(days=30)
+    lease_max: Duration = timedelta(days=1)
+
+
 class FlightSettings(Section):
     """``[flight]``: options of ``tiered serve`` and of clients of a served store.
 

@@ -14,6 +14,7 @@ import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import timedelta
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Self, get_args, get_origin
@@ -34,6 +35,7 @@ from ..policies.policy import LocalRetention, Policy, Retention, TableRule
 from .sections import (
     ColdSettings,
     DaemonSettings,
+    EraseSettings,
     FlightSettings,
     PolicyTable,
     Section,
@@ -62,6 +64,7 @@ class Settings(Section):
     policies: dict[str, PolicyTable] = Field(default_factory=dict)
     daemon: DaemonSettings = DaemonSettings()
     sweep: SweepSettings = SweepSettings()
+    erase: EraseSettings = EraseSettings()
     flight: FlightSettings = FlightSettings()
 
     @model_validator(mode="after")
@@ -109,6 +112,20 @@ class Settings(Section):
         """Merge the sources and check the result."""
         merged = _merge(_merge(sources.file, sources.environment), sources.arguments)
         return cls.model_validate(merged, context=sources)
+
+    @property
+    def erase_takes(self) -> timedelta:
+        """The longest time that an erasure takes if passes run: what ``erase.within`` must exceed."""
+        sweep = self.sweep
+        return 2 * sweep.grace + 2 * (sweep.every or sweep.grace) + self.erase.lease_max
+
+    def check_erase(self) -> None:
+        """Raise `ConfigError` if no erasure could be done within ``erase.within``."""
+        if self.erase.within < self.erase_takes:
+            raise ConfigError(
+                f"erase.within ({format_duration(self.erase.within)}) is shorter than an erasure takes: twice sweep.grace "
+                f"and sweep.every, and erase.lease_max, are {format_duration(self.erase_takes)}; write that or more"
+            )
 
     def policy_for(self, topic: str) -> Policy:
         """Return the resolved policy of a topic: the first glob that matches its name, over ``default``.

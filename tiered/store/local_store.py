@@ -60,10 +60,12 @@ from ..verify.verifier import verify_store
 from ..warm.catalog import deletions
 from ..warm.file_lock import FileLock
 from ..warm.filesystem import DiskErrors
+from .interface.erasure import Erasure
 from .interface.server import Server
 from .interface.snapshot import Snapshot
 from .interface.store import Store
 from .interface.topic import Topic
+from .local_erasure import erasure_of
 from .local_topic import LocalTopic, local_topic
 from .local_transaction import LocalTransaction
 
@@ -356,6 +358,13 @@ class LocalStore(Store):
 
     def delete_consumer(self, name: str, topic: str | None = None) -> int:
         return len(self.transactions.remove(name, topic))
+
+    def erasures(self) -> list[Erasure]:
+        self.lifecycle.check()
+        ledger = self.context.erasures
+        if ledger is None:
+            raise ReadOnly(f"{self.url} has no local tier; name the local store to see its erasures")
+        return [erasure_of(self.context, entry) for entry in ledger.read()]
 
     # -- tiering ---------------------------------------------------------------------------------
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal, NoReturn
 
@@ -12,6 +12,7 @@ import pyarrow as pa
 from ..engine import durable_reads, topics
 from ..engine.append import append_arrow, append_prepared, append_records, make_room, prepare_record
 from ..engine.append_conditional import append_conditional
+from ..engine.erase import erase
 from ..engine.host import wall_clock_us
 from ..engine.open_topics import OpenTopic
 from ..engine.point_read import read_local
@@ -40,8 +41,10 @@ from ..transactions.positions import own_topic
 from ..transactions.topic_positions import TopicPositions
 from ..transactions.transaction_log import TransactionLog
 from .interface.consumer import Consumer, followed
+from .interface.erasure import Erasure
 from .interface.producer import Producer
 from .interface.topic import Topic
+from .local_erasure import erasure_of
 from .local_producer import open_producer
 from .topic_table import topic_table
 
@@ -247,7 +250,9 @@ class LocalTopic(Topic):
     def durable_offsets(self, partitions: Iterable[int]) -> dict[int, OffsetRange]:
         return durable_reads.durable_offsets(self.opened, partitions)
 
-    def durable_batches(self, partition: int, offset: int, count: int) -> Iterator[pa.RecordBatch]:
+    def durable_batches(
+        self, partition: int, offset: int, count: int
+    ) -> Generator[pa.RecordBatch, None, int]:
         return durable_reads.durable_batches(self.opened, partition, offset, count)
 
     def wait_durable(self, ends: Mapping[int, int], seconds: float | None, wake: threading.Event) -> None:
@@ -280,6 +285,24 @@ class LocalTopic(Topic):
     def delete_before(self, offset: int, partition: int = 0) -> None:
         topics.delete_before(self.opened, plain_int(offset), self.opened.check_partition(partition))
 
+    def erase(
+        self,
+        keys: Iterable[object] | None = None,
+        *,
+        column: str | None = None,
+        values: Iterable[object] | None = None,
+        reason: str = "",
+    ) -> Erasure:
+        if (keys is None) == (values is None) or (keys is not None and column is not None):
+            raise ConfigError("an erasure takes keys, or a column and its values: erase(column=…, values=…)")
+        log_end = self._transactions.rows_end()
+        given = keys if values is None else values
+        assert given is not None
+        entry = erase(self.opened, column, given, reason, log_end=log_end)
+        context = self.opened.context
+        context.commits.shorten_log(log_end)
+        return erasure_of(context, entry)
+
     def add_columns(self, columns: pa.Schema) -> None:
         topics.add_columns(self.opened, columns)
 
@@ -307,7 +330,7 @@ class TransactionTopic(LocalTopic):
         raise own_topic(self.name)
 
     append = append_many = append_batch = producer = _refuse
-    delete_before = add_columns = add_partitions = _refuse
+    delete_before = erase = add_columns = add_partitions = _refuse
 
 
 def local_topic(store: object, opened: OpenTopic, transactions: TransactionLog) -> LocalTopic:

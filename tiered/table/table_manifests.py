@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from ..cold.manifest.keys import parse_object_name
 from .avro_files import AvroFiles
 from .schema import OFFSET_ID
 
@@ -206,13 +207,16 @@ class TableManifests:
 
 
 def _offsets(entry: Any) -> tuple[int, int, int]:
-    """Return partition, base offset and end offset of an entry's object."""
+    """Return partition, base offset and end offset of an entry's object.
+
+    The bounds are those of its rows. An object that lacks records begins before them, as its name says, and may have none.
+    """
     file = entry.data_file
-    base, last = (
-        int.from_bytes(bounds[OFFSET_ID], "little", signed=True)
-        for bounds in (file.lower_bounds, file.upper_bounds)
-    )
-    return file.partition[0], base, last + 1
+    name = parse_object_name(_name(entry))
+    bounds = [(side or {}).get(OFFSET_ID) for side in (file.lower_bounds, file.upper_bounds)]
+    low, last = (None if side is None else int.from_bytes(side, "little", signed=True) for side in bounds)
+    base = name.base_offset if name is not None else low or 0
+    return file.partition[0], base, base + 1 if last is None else last + 1
 
 
 def _name(entry: Any) -> str:

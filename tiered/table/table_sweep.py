@@ -18,6 +18,7 @@ the folder nor an object of the topic is (promise P10).
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from functools import cached_property
 from typing import Any
 from uuid import UUID
@@ -116,7 +117,13 @@ class TableSweep:
             number, modified_seconds = base
             named |= self._files_of(number, self._reader.read(number))
             due = [
-                info for info in ours if info.key not in named and _is_before(info, number, modified_seconds)
+                info
+                for info in ours
+                if info.key not in named
+                and (
+                    _is_before(info, number, modified_seconds)
+                    or (number == version and self._is_left_over(info))
+                )
             ]
         unnamed = [info for info in ours if info.key not in named and version_of(info.key) <= version]
         limit = max(0, rules.objects_max)
@@ -135,15 +142,23 @@ class TableSweep:
             table=True,
         )
 
+    def _is_left_over(self, info: ObjectInfo) -> bool:
+        """Whether a file that the newest version does not name is of a publication that did not commit in time."""
+        return not version_of(info.key) and info.modified_seconds <= self._latest
+
+    @property
+    def _latest(self) -> float:
+        """The time before which a reader has no use for a file that was replaced then."""
+        latest = self._rules.now_seconds - self._rules.grace_seconds
+        leased = self._rules.leased_since_seconds
+        return latest if leased is None else min(latest, leased)
+
     def _base(self, newest: int) -> tuple[int, float] | None:
         """Return the newest version of ours that was committed longer than the grace ago, and when."""
-        latest = self._rules.now_seconds - self._rules.grace_seconds
-        if self._rules.leased_since_seconds is not None:
-            latest = min(latest, self._rules.leased_since_seconds)
         versions = {
             version: info.modified_seconds
             for info in self._listed
-            if 0 < (version := version_of(info.key)) <= newest and info.modified_seconds <= latest
+            if 0 < (version := version_of(info.key)) <= newest and info.modified_seconds <= self._latest
         }
         for version in sorted(versions, reverse=True):
             try:
@@ -162,6 +177,35 @@ class TableSweep:
                 urls.add(url)
         urls |= {manifest.manifest_path for manifest in self._reader.manifests(metadata.snapshots)}
         return set(map(self._reader.files.key, urls))
+
+
+def stale_files(store: ObjectStore, topic: str, topic_id: UUID, before_seconds: float) -> Iterator[str]:
+    """Yield why files of a topic's table still show values of an earlier time: bounds of columns lie in manifests.
+
+    Parameters
+    ----------
+    before_seconds
+        The objects of the topic changed at that time (Unix, the server's clock).
+
+    Raises
+    ------
+    ConfigError, CorruptionError, ColdStorageError
+    """
+    reader = TableReader.of(store, topic, topic_id)
+    listed = [info for info in store.list(reader.folder.prefix) if _is_ours(info.key)]
+    newest = reader.newest() if listed else None
+    if newest is None:
+        for info in listed:
+            yield f"{info.key} is of a table that is no more; a sweep deletes it"
+        return
+    metadata = newest[1]
+    current = metadata.current_snapshot()
+    kept = [] if current is None else [current]
+    named = {reader.files.key(item.manifest_path) for item in reader.manifests(kept)}
+    for info in listed:
+        name = info.key.rpartition("/")[2]
+        if name.startswith("manifest-") and info.key not in named and info.modified_seconds < before_seconds:
+            yield f"{info.key} is of an old snapshot and has values of columns; it goes after sweep.grace"
 
 
 def _is_ours(key: str) -> bool:

@@ -98,6 +98,17 @@ class LocalActions:
         self._unlink(handle, segment)
         return size
 
+    def forget_recent(self, handle: PartitionHandle) -> bool:
+        """Drop the recent blocks of a partition from the memory of its writer.
+
+        Return False if that is another process, which does so once it takes the request.
+        """
+        writer = handle.writer
+        if writer is not None:
+            writer.recent.clear()
+            return True
+        return self._with_writer(handle, lambda _: None, WriterRequest(handle.meta.topic_id, forget=True))
+
     def _check_published(self, handle: PartitionHandle, head: Head, segment: SegmentFile) -> None:
         """Raise unless the published records of a segment are proven to be those of its file; the id is no proof."""
         manifest = handle.manifest

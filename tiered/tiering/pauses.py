@@ -10,13 +10,11 @@ A file that cannot be read counts as a pause, because a wrong pause does no last
 
 from __future__ import annotations
 
-import getpass
-import os
-import socket
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from ..base.caller import whoami
 from ..errors import ConfigError, ReadOnly, TieredError, TopicNotFound
 from ..format.document import decode_document, encode_document
 from ..format.timestamps import to_datetime
@@ -129,12 +127,3 @@ def _read(directory: Path) -> Pause | None:
         return None
     except (TieredError, OSError, KeyError, TypeError, ValueError) as error:
         return Pause(None, "a file that cannot be read", f"{type(error).__name__}: {error}")
-
-
-def whoami() -> str:
-    """Return user and host."""
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):
-        user = str(os.getuid())  # a container's user need not have a name
-    return f"{user}@{socket.gethostname()}"

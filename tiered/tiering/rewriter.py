@@ -13,7 +13,13 @@ from ..cold.upkeep.rewrite import rewrite_objects
 from ..cold.upkeep.whole_object import copy_object
 from ..format.manifest import Head, ObjectEntry
 from ..format.manifest_changes import add_objects
+from ..format.row_filter import ALL_ROWS, RowFilter
 from ..policies.actions import Rewrite
+
+
+def unchanged(head: Head) -> Head:
+    """Return the head."""
+    return head
 
 
 def inputs_of(committer: Committer, action: Rewrite) -> list[ObjectEntry]:
@@ -39,6 +45,8 @@ def rewrite(
     row_group_bytes: int = ROW_GROUP_BYTES,
     *,
     start_offset: int = 0,
+    row_filter: RowFilter = ALL_ROWS,
+    also: Callable[[Head], Head] = unchanged,
 ) -> int:
     """Write the records of `entries` from `start_offset` on as one object, publish it in their place; return its size.
 
@@ -48,6 +56,10 @@ def rewrite(
     ----------
     schema
         The topic's columns under the schema id of the entries.
+    row_filter
+        Only the rows that match are kept.
+    also
+        A change of the head in the same commit.
 
     Raises
     ------
@@ -60,9 +72,11 @@ def rewrite(
         entries,
         max(start_offset, entries[0].base_offset),
         lambda name: rewrite_objects(
-            committer.partition, entries, schema, name, row_group_bytes, start_offset=start_offset
+            committer.partition, entries, schema, name, row_group_bytes,
+            start_offset=start_offset, row_filter=row_filter,
         ),
-    )
+        also,
+    )  # fmt: skip
 
 
 def change_class(committer: Committer, entry: ObjectEntry, target: ObjectStore, storage_class: str) -> int:
@@ -91,6 +105,7 @@ def _replace(
     entries: Sequence[ObjectEntry],
     base_offset: int,
     write: Callable[[str], ObjectEntry],
+    also: Callable[[Head], Head] = unchanged,
 ) -> int:
     """Publish the object that `write` uploads in place of `entries`; return its size, or 0 if the head names others now."""
     manifest = committer.partition
@@ -103,7 +118,7 @@ def _replace(
             # Retention may have removed the first entries. After any other change the new object is not published.
             if not left or left != list(entries)[len(entries) - len(left) :]:
                 return head
-            return add_objects(head, [written], manifest)
+            return also(add_objects(head, [written], manifest))
 
         head = committer.commit(change)
     finally:

@@ -20,6 +20,7 @@ from ..survey.partition_survey import PartitionSurvey, survey_partition, with_co
 from ..survey.plan_facts import partition_facts
 from .claims import Claims
 from .consumer_facts import ConsumerFacts, ReadPositions
+from .erase_actions import erasure_facts, open_erasures
 from .partition_handle import PartitionHandle
 from .pauses import Pauses
 from .sweep_state import read_swept
@@ -218,6 +219,8 @@ class StoreSurvey:
                 else:
                     self._check(survey, fence=fence)
                 facts = consumers.added(survey, partition_facts(with_copies(self._tiers, survey)))
+                erasures = open_erasures(self._context, survey.meta)
+                facts = replace(facts, erasures=erasure_facts(erasures, survey.head, survey.partition))
             except (TieredError, OSError) as error:
                 if is_gone(self._context, survey.meta):
                     continue

@@ -30,6 +30,7 @@ from ..table.iceberg_errors import iceberg_errors
 from ..table.table_sweep import TableSweep
 from ..warm.partition_directory import list_segments, read_lineage, read_marks, read_start_offset, write_marks
 from .claims import Claims
+from .erase_actions import sweeping_since_us
 from .partition_handle import PartitionHandle
 from .pauses import Pauses
 from .sweep_state import try_write_swept
@@ -109,10 +110,11 @@ class StoreSweep:
         parts: list[PartSweep] = []
         tables = self._tables({meta.topic_id: meta for meta, _ in partitions}.values(), rules)
         for meta, partition in partitions:
-            table, rest = tables.get(meta.topic_id), _rest(rules, parts)
+            table, rest = tables.get(meta.topic_id), self._rules_of(meta, _rest(rules, parts))
             parts.append(self._sweep_partition(meta, partition, rest, table, dry_run=dry_run))
         for table in tables.values():
-            parts.append(self._sweep_table(table, _rest(rules, parts), dry_run=dry_run))
+            rest = self._rules_of(table.meta, _rest(rules, parts))
+            parts.append(self._sweep_table(table, rest, dry_run=dry_run))
         known_ids = {meta.topic_id for meta, _ in partitions}
         bucket = StoreDocuments(store)
         for name in bucket.names():
@@ -132,10 +134,21 @@ class StoreSweep:
     def _tables(self, topics: Iterable[TopicMeta], rules: SweepRules) -> dict[UUID, _Table]:
         """Return the live tables that the store keeps."""
         return {
-            meta.topic_id: _Table(meta, TableSweep(self._tiers.object_store, meta.name, meta.topic_id, rules))
+            meta.topic_id: _Table(
+                meta,
+                TableSweep(self._tiers.object_store, meta.name, meta.topic_id, self._rules_of(meta, rules)),
+            )
             for meta in topics
             if self._context.settings.policy_for(meta.name).table.every is not None
         }
+
+    def _rules_of(self, meta: TopicMeta, rules: SweepRules) -> SweepRules:
+        """Return the rules for a topic: a lease covers the objects of an erasure for ``erase.lease_max`` only."""
+        since_us = sweeping_since_us(self._context, meta)
+        lease_max = self._context.settings.erase.lease_max.total_seconds()
+        if since_us is None or rules.now_seconds - since_us / 1e6 < lease_max:
+            return rules
+        return replace(rules, leased_since_seconds=None)
 
     def _sweep_table(self, table: _Table, rules: SweepRules, *, dry_run: bool) -> PartSweep:
         meta = table.meta

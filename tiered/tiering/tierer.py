@@ -14,13 +14,14 @@ from dataclasses import replace
 from ..cold.upkeep.sweep import SweepReport
 from ..engine.context import StoreContext
 from ..engine.open_topics import OpenTopics
-from ..errors import TieredError
+from ..errors import ColdStorageError, TieredError
 from ..policies.actions import (
     Action,
     ChangeClass,
     Compress,
     Cut,
     Demote,
+    Erase,
     EvictLocal,
     Expire,
     Merge,
@@ -40,6 +41,8 @@ from ..survey.lag import Lag
 from .claims import Claims
 from .consumer_facts import ReadPositions
 from .deletions import finish_deletions
+from .erase_actions import EraseActions
+from .erasures import Erasures
 from .leftovers import remove_leftovers
 from .local_actions import LocalActions
 from .object_actions import ObjectActions
@@ -72,6 +75,8 @@ class Tierer:
         The tail passes, and the publication of one partition's tail.
     tables
         The publications of live tables.
+    erasures
+        The course of erasures.
     executors
         The executors of passes, and the actions that run now.
     """
@@ -87,6 +92,7 @@ class Tierer:
         self.locks = TieringLocks(lambda: self.survey.root, context.lifecycle)
         self._sweep = StoreSweep(context, topics, self.claims, self.pauses)
         local = LocalActions(context, topics, self.claims)
+        self.erasures = Erasures(context, topics, self.claims, local)
         publish = PublishActions(context, topics, self.claims)
         objects = ObjectActions(context, topics, self.claims)
         self.handlers: dict[type[Action], Handler] = {
@@ -96,6 +102,7 @@ class Tierer:
             Expire: local.expire,
             Offload: publish.offload,
             ShipTail: publish.ship_tail,
+            Erase: EraseActions(context, topics, self.claims, local).erase,
             Merge: objects.rewrite,
             Cut: objects.rewrite,
             ChangeClass: objects.change_class,
@@ -165,6 +172,7 @@ class Tierer:
                 self.drop_deleted()
             if self.pauses.of_store() is None:
                 problems += finish_deletions(self.claims, self._context.catalog).values()
+                problems += self.erasures.begin_pass()
             again = True
             while again:
                 survey_problems: list[TieredError] = []
@@ -174,6 +182,12 @@ class Tierer:
                 rounds.append(report)
             if self._tiers.has_cold and read_swept(self.survey.root) is None:
                 self._sweep.write_time(plan.now_us)  # the first sweep is due one interval from now on
+            # A bucket that is away takes all retries of every request.
+            errors = (*problems, *survey_problems)
+            away = any(isinstance(error, ColdStorageError) and error.retryable for error in errors)
+            if self.pauses.of_store() is None and not away:
+                with self.locks.turn_of_pass(should_stop):
+                    survey_problems += self.erasures.advance()
         return join_reports(rounds), problems + survey_problems
 
     def _execute(self, plan: Plan, should_stop: Callable[[], bool]) -> tuple[TierReport, bool]:

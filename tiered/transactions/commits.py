@@ -377,6 +377,12 @@ class Commits:
         except TieredError as error:
             _log.warning("the transaction log cannot be shortened now: %s", error)
 
+    def shorten_log(self, offset: int) -> None:
+        """Move the start of the log to `offset` or beyond, as far as its transactions are applied and published."""
+        if self.log.begins_before(offset):
+            self.settle(ask=True)
+            self.log.renew_beyond(offset)
+
     def close(self) -> None:
         """Commit nothing more; what still waits raises `StoreClosed`."""
         self._thread.close(wait=True)

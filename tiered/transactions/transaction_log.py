@@ -342,6 +342,17 @@ class TransactionLog:
             self._transactional()
             return self._end
 
+    def rows_end(self) -> int:
+        """Return the end of the log if it may hold rows of transactions, else 0."""
+        with self._lock:
+            self._current()
+            return self._end if self._holds_transactions else 0
+
+    def begins_before(self, offset: int) -> bool:
+        """Whether this process writes the log, and it begins before an offset."""
+        topic = self._topic
+        return topic is not None and 0 in topic.writers and topic.writers[0].start_offset < offset
+
     def check_owner(self, decision: Decision) -> None:
         """Raise `Fenced` unless the session is the newest of its name, and owns the positions to store."""
         with self._lock:
@@ -574,6 +585,13 @@ class TransactionLog:
                 return
             self._shorten(topic, self._renew)
         self._remove_deleted(topic)
+
+    def renew_beyond(self, offset: int) -> None:
+        """Append the table again and delete what is before `offset`, as far as no transaction before it is open."""
+        with self._lock:
+            topic = self._topic
+            if topic is not None and self._shorten(topic, self._renew) and self.begins_before(offset):
+                self._shorten(topic, lambda topic: self._delete_before(topic, self._renewed))
 
     def renew_at_close(self) -> None:
         """Leave little to read for the next opening."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from importlib.util import find_spec
 
 from ..cold.manifest.keys import PartitionKeys
+from ..cold.manifest.partition_manifest import PartitionManifest
 from ..cold.object_store.protocol import ObjectStore
 from ..errors import CorruptionError
+from ..format.document import ERASURES_FEATURE
 from ..format.topic_meta import TopicMeta
 from ..table.iceberg_errors import iceberg_errors
 from ..table.summary_offsets import read_offsets
@@ -47,8 +49,25 @@ def _check_newest(store: ObjectStore, meta: TopicMeta, reader: TableReader, find
         with findings.guard(Item.TABLE, where):
             _, end, begins = offsets.get(partition, (0, 0, 0))
             files = sorted(named.get(partition, ()), key=lambda file: file.base_offset)
-            _check_rows(partition, begins, end, files, where)
+            _check_rows(partition, begins, end, _with_ends(store, meta, partition, files, end), where)
             _check_present(store, meta, partition, files)
+
+
+def _with_ends(
+    store: ObjectStore, meta: TopicMeta, partition: int, files: Sequence[NamedFile], end: int
+) -> list[NamedFile]:
+    """Return the files with the ends of their objects: an object that lacks records ends behind its last one."""
+    manifest = PartitionManifest(store, meta.name, meta.topic_id, partition)
+    loaded = manifest.load()
+    if loaded is None or ERASURES_FEATURE not in loaded.head.features:
+        return list(files)
+    ends = {entry.name: entry.end_offset for entry in manifest.entries(loaded.head)}
+    # What the head does not name any more may have lacked records as well.
+    bases = [*(file.base_offset for file in files[1:]), end]
+    return [
+        file._replace(end_offset=ends.get(file.name, max(file.end_offset, base)))
+        for file, base in zip(files, bases if files else (), strict=True)
+    ]
 
 
 def _check_rows(partition: int, begins: int, end: int, files: Iterable[NamedFile], where: str) -> None:

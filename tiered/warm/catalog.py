@@ -137,17 +137,18 @@ class Catalog:
         return self._features.read(str(path), read)
 
     def add_feature(self, name: str) -> None:
-        """Say durably that the store uses a feature; only the holder of its lock may call this.
+        """Say durably that the store uses a feature; several threads and processes may call this.
 
         Raises
         ------
-        DiskFull, CorruptionError, UnsupportedFormat
+        DiskFull, StoreLocked, CorruptionError, UnsupportedFormat
         """
         path = self.root / STORE_FILE
-        values = decode_document(read_whole(path), where=str(path))
-        if name not in values.get(FEATURES, ()):
-            values[FEATURES] = sorted({*values.get(FEATURES, ()), name})
-            write_atomically(self._fs, path, encode_document(values))
+        with directory_lock(self.root, wait_seconds=_CHANGE_SECONDS_MAX):
+            values = decode_document(read_whole(path), where=str(path))
+            if name not in values.get(FEATURES, ()):
+                values[FEATURES] = sorted({*values.get(FEATURES, ()), name})
+                write_atomically(self._fs, path, encode_document(values))
 
     def transactions_cut(self) -> TransactionsCut | None:
         """Return what does not count of the transaction log; None if all does.

@@ -6,6 +6,7 @@ and then carries the request out. The tierer does not wait:
 
 - A lost request is posted again by the next pass.
 - A late request does nothing: its segment is sealed, or its offset lies behind the start offset.
+- The memory of a process ends with it, so a new writer has nothing to forget.
 - A new writer drops the request that it finds, because the policy may have changed since. It keeps a request whose start
   offset the bucket has too.
 """
@@ -37,12 +38,15 @@ class WriterRequest:
         The new start offset; 0: keep the start offset.
     decided
         Whether the bucket gets the same start offset, so that a new writer must not drop the request.
+    forget
+        Whether to drop the recent blocks from memory: an erasure removed some of their records.
     """
 
     topic_id: UUID
     seal: UUID | None = None
     start_offset: int = 0
     decided: bool = False
+    forget: bool = False
 
 
 def post(fs: FileSystem, directory: Path, request: WriterRequest) -> None:
@@ -59,12 +63,14 @@ def post(fs: FileSystem, directory: Path, request: WriterRequest) -> None:
             request.seal or pending.seal,
             max(pending.start_offset, request.start_offset),
             request.decided or pending.decided,
+            request.forget or pending.forget,
         )
     values = {
         "topic_id": str(request.topic_id),
         "seal": None if request.seal is None else str(request.seal),
         "start_offset": request.start_offset,
         "decided": request.decided,
+        **({"forget": True} if request.forget else {}),
     }
     write_atomically(fs, directory / REQUEST_FILE, encode_document(values))
 
@@ -91,7 +97,9 @@ def _read(directory: Path) -> WriterRequest | None:
         if type(start) is not int or not 0 <= start < 1 << 63:
             return None
         decided = values.get("decided", False) is True  # early releases do not write this key
-        return WriterRequest(UUID(values["topic_id"]), None if seal is None else UUID(seal), start, decided)
+        forget = values.get("forget", False) is True
+        segment_id = None if seal is None else UUID(seal)
+        return WriterRequest(UUID(values["topic_id"]), segment_id, start, decided, forget)
     except (FileNotFoundError, CorruptionError, UnsupportedFormat):
         return None
     except (KeyError, ValueError, TypeError, AttributeError):

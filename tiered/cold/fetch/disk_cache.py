@@ -127,6 +127,19 @@ class DiskCache:
         with suppress(OSError, TieredError):
             self._fs.unlink(self._path(key))
 
+    def clear(self) -> None:
+        """Remove all files, also those of other processes.
+
+        Raises
+        ------
+        OSError
+        """
+        self.drain()
+        if self._directory.is_dir():
+            for _, _, name in self._list_files():
+                self._fs.unlink(self._directory / name)
+            self._known_bytes = None
+
     def drain(self) -> None:
         """Wait until every queued range is written or rejected."""
         with self._lock:

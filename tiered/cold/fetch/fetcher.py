@@ -178,6 +178,17 @@ class Fetcher:
         if self._disk is not None:
             self._disk.drain()
 
+    def clear(self) -> None:
+        """Remove everything from the caches, on the disk too.
+
+        Raises
+        ------
+        OSError
+        """
+        self._memory.clear()
+        if self._disk is not None:
+            self._disk.clear()
+
     def close(self, *, wait: bool = True) -> None:
         """End the threads and clear the memory cache.
 

@@ -1,5 +1,5 @@
 """The documents of a store in its bucket, the manifest of each partition, commits to it, and leases.
 
-Other packages import `commit`, `keys`, `leases`, `partition_manifest`, `restore_intent`, `restores` and
+Other packages import `commit`, `erasures`, `keys`, `leases`, `partition_manifest`, `restore_intent`, `restores` and
 `store_documents`.
 """

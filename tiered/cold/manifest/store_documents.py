@@ -172,6 +172,16 @@ class StoreDocuments:
         stored = self._read(STORE_KEY)
         return None if stored is None else (self._id(stored[0]), frozenset(stored[0].get(FEATURES, ())))
 
+    def read(self, key: str) -> dict[str, Any] | None:
+        """Read one document; None if there is none.
+
+        Raises
+        ------
+        CorruptionError, UnsupportedFormat, ColdStorageError
+        """
+        stored = self._read(key)
+        return None if stored is None else stored[0]
+
     def put_topic(self, topic: dict[str, Any], lineage: int = 1) -> None:
         """Create or update the document of a topic, given as the content of ``topic.json``.
 

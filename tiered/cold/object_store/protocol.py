@@ -154,3 +154,25 @@ class KeepsUnfinished(Protocol):
     def abort_upload(self, upload: UnfinishedUpload) -> None:
         """Abort an unfinished upload and delete its parts; a missing one is no error."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class OldVersion:
+    """A version of an object that a later one replaced or a deletion hides; ``modified_seconds`` is the server's clock."""
+
+    key: str
+    version_id: str
+    modified_seconds: float
+
+
+@runtime_checkable
+class KeepsVersions(Protocol):
+    """An `ObjectStore` that may keep old versions of objects, invisible in listings."""
+
+    def old_versions(self, prefix: str) -> Iterator[OldVersion]:
+        """Every old version below ``prefix``, which ends in ``/``; none where the bucket keeps none."""
+        ...
+
+    def delete_versions(self, versions: Iterable[OldVersion]) -> None:
+        """Delete old versions for good; a missing one is no error."""
+        ...

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 from uuid import uuid4
@@ -13,7 +13,7 @@ from botocore.exceptions import ClientError
 from ...errors import ColdStorageError, ObjectNotFound, PreconditionFailed
 from .keys import check_conditions, check_key, check_precondition, check_prefix, check_range, is_key
 from .options import ColdOptions
-from .protocol import PROBE_PREFIX, Bytes, ObjectInfo, UnfinishedUpload, Upload, Versioned
+from .protocol import PROBE_PREFIX, Bytes, ObjectInfo, OldVersion, UnfinishedUpload, Upload, Versioned
 from .request_counters import BucketCounts
 from .s3_client import S3Client, checksum, etag_of, whole_crc_of
 from .s3_errors import is_denied, status_of, translate
@@ -148,10 +148,30 @@ class S3Store:
         ColdStorageError
             Some of the keys could not be deleted; the others may have been.
         """
-        names = [self._client.prefix + key for key in dict.fromkeys(map(check_key, keys))]
+        self._delete([{"Key": self._client.prefix + key} for key in dict.fromkeys(map(check_key, keys))])
+
+    def old_versions(self, prefix: str) -> Iterator[OldVersion]:
+        """See `KeepsVersions.old_versions`; a server without this request keeps none."""
+        check_prefix(prefix)
+        try:
+            yield from self._old_versions(prefix)
+        except ColdStorageError as error:
+            if status_of(error.__cause__) not in (405, 501):
+                raise
+
+    def delete_versions(self, versions: Iterable[OldVersion]) -> None:
+        """See `KeepsVersions.delete_versions`."""
+        self._delete(
+            [
+                {"Key": self._client.prefix + check_key(item.key), "VersionId": item.version_id}
+                for item in versions
+            ]
+        )
+
+    def _delete(self, objects: Sequence[dict[str, str]]) -> None:
         undeleted: list[dict[str, str]] = []
-        for start in range(0, len(names), _DELETE_KEYS_MAX):
-            batch = [{"Key": name} for name in names[start : start + _DELETE_KEYS_MAX]]
+        for start in range(0, len(objects), _DELETE_KEYS_MAX):
+            batch = objects[start : start + _DELETE_KEYS_MAX]
             answer = self._client.call(
                 "delete",
                 f"({len(batch)} objects)",
@@ -294,6 +314,34 @@ class S3Store:
                     f"cannot list uploads of {self.url}/{prefix}: the server broke the listing off"
                 )
             arguments |= {"KeyMarker": following[0], "UploadIdMarker": following[1] or ""}
+
+    def _old_versions(self, prefix: str) -> Iterator[OldVersion]:
+        start = len(self._client.prefix)
+        arguments: dict[str, Any] = {"Prefix": self._client.prefix + prefix}
+        while True:
+            page = self._client.call("list versions of", prefix, "list_object_versions", **arguments)
+            # A marker hides the versions before it, and holds no data.
+            for row in page.get("Versions", ()):
+                whole = row.keys() >= {"Key", "VersionId", "IsLatest", "LastModified"}
+                if not whole or not row["Key"].startswith(arguments["Prefix"]):
+                    raise ColdStorageError(
+                        f"cannot list versions of {self.url}/{prefix}: the server listed another prefix, or an incomplete row",
+                        retryable=True,
+                    )
+                if not row["IsLatest"] and is_key(row["Key"][start:]):
+                    modified = row["LastModified"].timestamp()
+                    yield OldVersion(row["Key"][start:], row["VersionId"], modified)
+            following = (page.get("NextKeyMarker"), page.get("NextVersionIdMarker"))
+            if not page.get("IsTruncated"):
+                return
+            if not following[0] or following == (
+                arguments.get("KeyMarker"),
+                arguments.get("VersionIdMarker"),
+            ):
+                raise ColdStorageError(
+                    f"cannot list versions of {self.url}/{prefix}: the server broke the listing off"
+                )
+            arguments |= {"KeyMarker": following[0], "VersionIdMarker": following[1] or ""}
 
     def _rows(
         self, operation: str, prefix: str, element: str, name: str, *others: str, **arguments: Any

@@ -19,6 +19,7 @@ from itertools import combinations, pairwise
 from uuid import UUID, uuid4
 
 from ...errors import ColdStorageError, CorruptionError, ObjectNotFound, PreconditionFailed
+from ...format.document import ERASURES_FEATURE
 from ...format.manifest import Head, ObjectEntry, Origin, PageRef
 from ...format.manifest_changes import spill
 from ...format.manifest_checks import check_head
@@ -200,6 +201,7 @@ def plan_rebuild(
         inline=tuple(chosen),
         rewinds=_rewinds(candidates, origins),
         origins=origins,
+        features=(ERASURES_FEATURE,) if any(map(_lacks_records, chosen)) else (),
     )
     problems = [
         f"offsets {a.end_offset} to {b.base_offset} are in no object"
@@ -245,6 +247,10 @@ def _history(
     # A lineage that wrote nothing has no time, and so no origin, as in heads of early releases.
     rows += [(lineage, end)] if rows[-1][0] != lineage else []
     return tuple(rows), origins
+
+
+def _lacks_records(entry: ObjectEntry) -> bool:
+    return entry.record_count < entry.end_offset - entry.base_offset
 
 
 def _rewinds(candidates: Sequence[Candidate], origins: Sequence[Origin]) -> tuple[tuple[int, int], ...]:

@@ -53,7 +53,7 @@ def rewrite_objects(
     Parameters
     ----------
     entries
-        Sealed objects of one schema id, without a gap between them.
+        Sealed objects of one schema id, without a gap between them; or the shipped tail of a segment that is lost.
     schema
         The topic's columns under that id.
     start_offset
@@ -94,7 +94,7 @@ def rewrite_objects(
     with store.upload(key) as upload:
         rewritten = write_object(
             upload, object_schema(schema), rows() if kept is None else kept.counted(rows()),
-            facts if kept is None else facts.evolve(base_offset=base), name=name, sealed=True,
+            facts if kept is None else facts.evolve(base_offset=base), name=name, sealed=entries[-1].sealed,
             row_group_bytes=row_group_bytes, segments=segments, described=None if kept is None else kept.described,
         )  # fmt: skip
     for left, right in aligned(expected(), read_object(store, key, rewritten, schema)):

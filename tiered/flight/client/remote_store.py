@@ -245,7 +245,7 @@ class RemoteStore(Store):
         self.lifecycle.check()
         raise ReadOnly(f"this is done where the store lies, not through its server {self.url}")
 
-    plan = tier = pause = resume = sweep = metrics = verify = serve = _not_here
+    erasures = plan = tier = pause = resume = sweep = metrics = verify = serve = _not_here
 
 
 def connect(

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, Never
 
 import pyarrow as pa
 
@@ -23,7 +23,7 @@ from ...engine.ingest import (
 from ...engine.read import records_in
 from ...engine.records import Appended, OffsetRange, Record, merge_ranges, report_appended
 from ...engine.topics import deletion_beyond_log
-from ...errors import SchemaMismatch, TieredError
+from ...errors import ReadOnly, SchemaMismatch, TieredError
 from ...format.block_rows import split_batch
 from ...format.record import Headers, check_record_size, key_bytes, partition_of
 from ...format.schema import row_schema
@@ -338,11 +338,18 @@ class RemoteTopic(Topic):
     def _records(self, partition: int, offset: int | None, limit: int | None) -> Iterator[Record]:
         if limit == 0:
             return
-        end = offset + limit if offset is not None and limit is not None else None
-        check_there(self.opened, self.offsets()[partition], offset)
+        log = self.offsets()[partition]
+        check_there(self.opened, log, offset)
         columns = ["offset", "timestamp", *self.schema.names]
-        for batch in self.scan(partition, offset, end, columns=columns, limit=limit).to_batches():
-            yield from records_in(batch, self.opened, partition)
+        while True:
+            end = offset + limit if offset is not None and limit is not None else None
+            scan = self.scan(partition, offset, end, columns=columns, limit=limit)
+            for batch in scan.to_batches():
+                yield from records_in(batch, self.opened, partition)
+                limit = None if limit is None else limit - batch.num_rows
+            if not limit or end is None or end >= log.end:
+                return
+            offset = end  # some of the records before it are erased
 
     def consumer(
         self,
@@ -361,14 +368,18 @@ class RemoteTopic(Topic):
         }
         return {key: OffsetRange(key, item["start"], item["end"]) for key, item in found.items()}
 
-    def durable_batches(self, partition: int, offset: int, count: int) -> Iterator[pa.RecordBatch]:
+    def durable_batches(
+        self, partition: int, offset: int, count: int
+    ) -> Generator[pa.RecordBatch, None, int]:
         found = wait_for_records(self.opened, partition, offset, seconds=0.0)
         check_there(self.opened, OffsetRange(partition, found["start"], found["end"]), offset)
         if found["end"] > offset:
             columns = tuple(row_schema(self.schema, None).names)
-            end = min(found["end"], offset + count)
+            end = min(int(found["end"]), offset + count)
             ticket = Ticket(self.name, self.opened.meta.topic_id, partition, offset, end, columns)
             yield from coalesce(self.connection.rows(ticket.encode()))
+            return end
+        return offset
 
     def wait_durable(self, ends: Mapping[int, int], seconds: float | None, wake: threading.Event) -> None:
         if not wake.is_set():
@@ -426,6 +437,17 @@ class RemoteTopic(Topic):
         self.appender.drain()
         values = {**topic_ref(self.opened.meta), "offset": offset, "partition": partition}
         self.connection.action("delete_before", values, seconds=None)
+
+    def erase(
+        self,
+        keys: Iterable[object] | None = None,  # noqa: ARG002
+        *,
+        column: str | None = None,  # noqa: ARG002
+        values: Iterable[object] | None = None,  # noqa: ARG002
+        reason: str = "",  # noqa: ARG002
+    ) -> Never:
+        self.lifecycle.check()
+        raise ReadOnly("an erasure is called where the store lies, not through its server")
 
     def add_columns(self, columns: pa.Schema) -> None:
         self.lifecycle.check_writable()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pyarrow.flight as fl
 
 from ...errors import ConfigError
+from ...format.document import ERASURES_FEATURE
 from ...format.timestamps import to_datetime
 from ...reader.scan import Scan
 from ...reader.splits import Split, borders
@@ -64,7 +65,9 @@ def plan_flight(store: LocalStore, descriptor: fl.FlightDescriptor) -> fl.Flight
     topic = resolve_topic(store, command.topic, command.topic_id)
     scan = scan_of(topic, command)
     splits = [piece for split in scan.splits() for piece in cut(split, command.split_bytes)]
-    base = ticket_of(topic, scan, command)
+    dense = ERASURES_FEATURE not in store.context.catalog.features()
+    base = replace(ticket_of(topic, scan, command), dense=dense)
+    counted = dense and command.limit is None and not base.query.filters
     endpoints = [
         fl.FlightEndpoint(
             replace(
@@ -79,7 +82,7 @@ def plan_flight(store: LocalStore, descriptor: fl.FlightDescriptor) -> fl.Flight
         scan.schema,
         descriptor,
         endpoints,
-        -1 if command.limit is not None or base.query.filters else sum(item.record_count for item in splits),
+        sum(item.record_count for item in splits) if counted else -1,
         sum(item.bytes for item in splits),
         ordered=True,
         app_metadata=plan_info(store, topic, scan).encode(),

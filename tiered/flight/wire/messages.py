@@ -130,6 +130,8 @@ class Ticket:
         All of them by name, so that a column that is added later changes nothing.
     limit
         Rows after which nothing more is wanted of this split.
+    dense
+        Whether no record of the topic was ever erased.
     """
 
     topic: str
@@ -144,6 +146,7 @@ class Ticket:
     key_column: str | None = None
     limit: int | None = None
     filter: Predicate | None = None
+    dense: bool = True
 
     @property
     def query(self) -> Query:
@@ -161,7 +164,7 @@ class Ticket:
         """Return the ticket of what follows a batch of its rows; this one where they do not tell how far that was."""
         if "offset" in self.columns:
             reached = batch.column("offset")[-1].as_py() + 1
-        elif not self.query.filters:
+        elif self.dense and not self.query.filters:
             reached = self.start_offset + batch.num_rows  # offsets are dense (promise P1)
         else:
             return self
@@ -185,6 +188,7 @@ class Ticket:
                 "key_column": self.key_column,
                 "limit": self.limit,
                 **_filter_out(self.filter),
+                **({} if self.dense else {"dense": False}),
             }
         )
 
@@ -209,6 +213,7 @@ class Ticket:
                 column,
                 maybe(count, values.get("limit")),
                 maybe(decode_predicate, values.get("filter")),
+                values.get("dense") is not False,
             )
             if ticket.end_offset < ticket.start_offset:
                 raise ValueError("it ends before it starts")

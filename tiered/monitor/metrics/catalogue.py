@@ -114,6 +114,15 @@ _CONSUMERS = _group(
         "1 while the positions cannot be read from this disk, so that no lag is known, else 0.",
     ),
 )
+_ERASURES = _group(
+    "Erasures",
+    ("erasures_open", GAUGE, "Erasures that are not done."),
+    (
+        "erasure_deadline_seconds",
+        GAUGE,
+        "Seconds until the first deadline of an open erasure, negative after it; infinite without one.",
+    ),
+)
 _TABLES = _group(
     "Live tables",
     (
@@ -188,4 +197,4 @@ _SCRUB = _group(
     ),
 )
 
-METRICS = (*_STORE, *_WRITING, *_READING, *_LAG, *_CONSUMERS, *_TABLES, *_COLD, *_PASSES, *_SCRUB)
+METRICS = (*_STORE, *_WRITING, *_READING, *_LAG, *_CONSUMERS, *_TABLES, *_ERASURES, *_COLD, *_PASSES, *_SCRUB)

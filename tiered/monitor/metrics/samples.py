@@ -40,6 +40,7 @@ def samples(watched: Watched) -> Iterator[Sample]:
         yield from _topic(topic, list(figures), now_us)
     yield from _consumers(watched, partitions, now_us)
     yield from _tables(watched, partitions, now_us)
+    yield from _erasures(watched, now_us)
     yield from _disk(watched)
     yield from _writing(watched)
     yield from _reading(watched)
@@ -95,6 +96,18 @@ def _consumers(watched: Watched, partitions: list[PartitionFigures], now_us: int
         seconds = item.seconds(now_us)
         if seconds is not None:
             yield Sample("tiered_consumer_lag_seconds", seconds, labels)
+
+
+def _erasures(watched: Watched, now_us: int) -> Iterator[Sample]:
+    ledger = watched.context.erasures
+    try:
+        known = () if ledger is None else ledger.read()
+    except (TieredError, OSError):
+        return
+    deadlines = [item.deadline_us for item in known if item.done_us is None]
+    yield Sample("tiered_erasures_open", len(deadlines))
+    seconds = (min(deadlines) - now_us) / 1e6 if deadlines else float("inf")
+    yield Sample("tiered_erasure_deadline_seconds", seconds)
 
 
 def _tables(watched: Watched, partitions: list[PartitionFigures], now_us: int) -> Iterator[Sample]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...base.units import approximate_size, format_duration, to_us
-from ..facts import ColdObjectFact, PartitionFacts, SegmentFact, Span, StoreFacts
+from ..facts import ColdObjectFact, ErasureFact, PartitionFacts, SegmentFact, Span, StoreFacts
 from ..policy import Policy
 
 NOT_WAITING = -(1 << 80)
@@ -60,6 +60,11 @@ class PartitionCase:
     def waits(self, item: SegmentFact | Span) -> bool:
         """Whether retention leaves records that are due, because a consumer has not read them."""
         return self.now_us < unread_until_us(self.facts, self.policy, item)
+
+
+def erasure_reason(erasure: ErasureFact) -> str:
+    """Return an open erasure as a reason."""
+    return f"erasure {erasure.number} removes records before offset {erasure.horizon}"
 
 
 def floor_bytes(policy: Policy, disk_total_bytes: int) -> int:

@@ -9,7 +9,7 @@ from ..actions import Offload, ShipTail
 from ..cost import COMMIT, upload_requests
 from ..facts import SegmentFact
 from ..tail_joining import tail_reason
-from .case import PartitionCase, age_reason, segment_fields, size_reason
+from .case import PartitionCase, age_reason, erasure_reason, segment_fields, size_reason
 
 
 def publications(
@@ -53,6 +53,9 @@ def _reason_to_offload(case: PartitionCase, segment: SegmentFact, waiting_bytes:
         return None
     if age >= to_us(rule.after):
         return age_reason(age, "offload.after", to_us(rule.after))
+    erasure = case.facts.erasure_of(segment.base_offset)
+    if erasure is not None:
+        return erasure_reason(erasure)
     if rule.bytes is not None and waiting_bytes > rule.bytes:
         return size_reason(waiting_bytes, "offload.bytes", rule.bytes)
     return case.short_reason() if case.is_short else None

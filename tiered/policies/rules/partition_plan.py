@@ -11,6 +11,7 @@ from .case import PartitionCase, is_behind
 from .change_class import class_moves
 from .compress import compressions
 from .cut import cut
+from .erase import erasures
 from .evict import evict, evictable, evictions
 from .expire import expiry, waiting
 from .merge import merges
@@ -79,6 +80,7 @@ class PartitionPlan:
     def _maintain(self) -> Iterator[Action]:
         if not self.case.has_cold:
             return
+        yield from erasures(self.case, self.segments, self.start_offset)
         yield from (*self.rewrites, *self.moved)
         yield from self.promotions
         due = scrub(self.case.facts, self.case.policy, self.case.now_us, self.start_offset)

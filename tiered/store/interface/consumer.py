@@ -8,9 +8,9 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from itertools import islice
-from typing import Protocol, Self
+from typing import NamedTuple, Protocol, Self
 
 import pyarrow as pa
 
@@ -53,7 +53,9 @@ class ConsumedTopic(Protocol):
     @property
     def schema(self) -> pa.Schema: ...
     def durable_offsets(self, partitions: Iterable[int]) -> dict[int, OffsetRange]: ...
-    def durable_batches(self, partition: int, offset: int, count: int) -> Iterator[pa.RecordBatch]: ...
+    def durable_batches(
+        self, partition: int, offset: int, count: int
+    ) -> Generator[pa.RecordBatch, None, int]: ...
     def wait_durable(self, ends: Mapping[int, int], seconds: float | None, wake: threading.Event) -> None: ...
     def offset_at(self, timestamp: object, partition: int = 0) -> int: ...
     def lineage(self, partition: int) -> int: ...
@@ -70,6 +72,14 @@ class Positions(Protocol):
     def commit(
         self, consumer: str, session: str, offsets: Mapping[int, tuple[int, int]], sync: bool | None
     ) -> None: ...
+
+
+class _Piece(NamedTuple):
+    """Rows of a partition, and the position of a reader before them: erased records may lie in between."""
+
+    partition: int
+    position: int
+    batch: pa.RecordBatch
 
 
 class Consumer:
@@ -115,8 +125,8 @@ class Consumer:
         self._committed = {
             partition: item.offset for partition, item in stored.items() if item.offset is not None
         }
-        self._batches: Iterator[pa.RecordBatch] | None = None
-        self._rest: deque[pa.RecordBatch] = deque()
+        self._batches: Iterator[_Piece] | None = None
+        self._rest: deque[_Piece] = deque()
         self._ahead: dict[int, int] = {}
         self._failed: TieredError | None = None
 
@@ -216,18 +226,18 @@ class Consumer:
             while True:
                 self._check()
                 with self._lock:
-                    batch = self._next_at({})
-                    if batch is None:
+                    piece = self._next_at({})
+                    if piece is None:
                         self._wait(_ITERATION_SECONDS)
                         continue
-                partition = batch.column("partition")[0].as_py()
-                rows = batch.select(["offset", "timestamp", *self._topic.schema.names])
+                partition, position = piece.partition, piece.position
+                rows = piece.batch.select(["offset", "timestamp", *self._topic.schema.names])
                 for record in records_in(rows, self._topic.opened, partition):
                     self._check()
                     with self._lock:
-                        if self._positions[partition] != record.offset:
+                        if self._positions[partition] != position:
                             break
-                        self._positions[partition] = record.offset + 1
+                        position = self._positions[partition] = record.offset + 1
                     yield record
         finally:
             self._drop_read_ahead()
@@ -243,11 +253,11 @@ class Consumer:
         batches: list[pa.RecordBatch] = []
         ends: dict[int, int] = {}
         try:
-            while left > 0 and (batch := self._next_at(ends)) is not None:
-                if batch.num_rows > left:
-                    self._rest.appendleft(batch.slice(left))
-                    batch = batch.slice(0, left)
-                ends[batch.column("partition")[0].as_py()] = batch.column("offset")[-1].as_py() + 1
+            while left > 0 and (piece := self._next_at(ends)) is not None:
+                batch = piece.batch.slice(0, left)
+                end = ends[piece.partition] = batch.column("offset")[-1].as_py() + 1
+                if batch.num_rows < piece.batch.num_rows:
+                    self._rest.appendleft(_Piece(piece.partition, end, piece.batch.slice(left)))
                 batches.append(batch)
                 left -= batch.num_rows
         except TieredError as error:
@@ -262,35 +272,32 @@ class Consumer:
         self._positions |= ends
         return batches
 
-    def _next_at(self, ends: Mapping[int, int]) -> pa.RecordBatch | None:
-        """Return the next batch behind `ends`, or else behind the positions.
+    def _next_at(self, ends: Mapping[int, int]) -> _Piece | None:
+        """Return the next rows behind `ends`, or else behind the positions.
 
         Another reader of this consumer may have taken records since, or may hold some that it has yet to return.
         """
         due = {**self._positions, **ends}
-        batch = self._next()
-        if batch is None:
-            fits = self._ahead == due
-        else:
-            fits = batch.column("offset")[0].as_py() == due[batch.column("partition")[0].as_py()]
+        piece = self._next()
+        fits = self._ahead == due if piece is None else piece.position == due[piece.partition]
         if fits:
-            return batch
+            return piece
         self._drop_read_ahead()
         return None if ends else self._next()
 
-    def _next(self) -> pa.RecordBatch | None:
-        """Return the next batch; None if there is no durable record that was not returned."""
+    def _next(self) -> _Piece | None:
+        """Return the next rows; None if there is no durable record that was not returned."""
         self._check()
         if self._rest:
             return self._rest.popleft()
         if self._batches is None:
             self._batches = self._turns()
-        batch = next(self._batches, None)
-        if batch is None:
+        piece = next(self._batches, None)
+        if piece is None:
             self._batches = None
-        return batch
+        return piece
 
-    def _turns(self) -> Iterator[pa.RecordBatch]:
+    def _turns(self) -> Iterator[_Piece]:
         """Yield what each partition has from its position on, and as long as one had records."""
         # What the read-ahead has yielded, which may be more than was returned.
         at = self._ahead = dict(self._positions)
@@ -298,17 +305,33 @@ class Consumer:
         while some:
             some = False
             for partition in self.partitions:
+                position = at[partition]
                 try:
-                    for batch in self._topic.durable_batches(partition, at[partition], _TURN_RECORDS):
-                        some = True
-                        at[partition] = batch.column("offset")[-1].as_py() + 1
-                        yield batch
+                    yield from self._pieces(partition, at)
                 except OffsetOutOfRange as error:
                     log = OffsetRange(partition, error.start, error.end)
                     reason = "retention or delete_before removed records that were not read"
                     start = self._rewound(log, at[partition], reason)
                     self._positions[partition] = at[partition] = start
-                    some = True
+                some = some or at[partition] != position
+
+    def _pieces(self, partition: int, at: dict[int, int]) -> Iterator[_Piece]:
+        """Yield what a partition has from its position on, and move it behind that."""
+        batches = self._topic.durable_batches(partition, at[partition], _TURN_RECORDS)
+        while True:
+            try:
+                batch = next(batches)
+            except StopIteration as ended:
+                looked: int = ended.value
+                break
+            position, at[partition] = at[partition], batch.column("offset")[-1].as_py() + 1
+            yield _Piece(partition, position, batch)
+        position = at[partition]
+        if looked > position:
+            # The records in between were erased.
+            at[partition] = looked
+            if self._positions[partition] == position:
+                self._positions[partition] = looked
 
     def _wait(self, seconds: float | None) -> None:
         self._check()

@@ -20,6 +20,7 @@ from ...reader.tiers import Tiers
 from ...tiering.pauses import Pause
 from ...transactions.positions import Position
 from ...verify.report import VerifyReport
+from .erasure import Erasure
 from .server import Server
 from .snapshot import Snapshot
 from .topic import Topic
@@ -188,6 +189,17 @@ class Store(ABC):
         Raises
         ------
         ReadOnly, DiskFull, StoreClosed, Fenced, PartitionPoisoned
+        """
+
+    @abstractmethod
+    def erasures(self) -> list[Erasure]:
+        """Return all erasures of the store, in the order of their calls; see `Topic.erase`.
+
+        Raises
+        ------
+        ReadOnly
+            The bucket was opened alone, or over a server.
+        CorruptionError, UnsupportedFormat, StoreClosed
         """
 
     @abstractmethod

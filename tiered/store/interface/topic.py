@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from typing import Any, Literal
 
 import pyarrow as pa
@@ -18,6 +18,7 @@ from ...reader.scan import Scan
 from ...reader.tiers import Tiers
 from ...table.table_info import TableInfo
 from .consumer import Consumer
+from .erasure import Erasure
 from .producer import Producer
 
 
@@ -337,6 +338,37 @@ class Topic(ABC):
         """
 
     @abstractmethod
+    def erase(
+        self,
+        keys: Iterable[object] | None = None,
+        *,
+        column: str | None = None,
+        values: Iterable[object] | None = None,
+        reason: str = "",
+    ) -> Erasure:
+        """Remove all records with these keys, in all partitions, that were appended before this call, from every tier.
+
+        The request is durable when this returns; passes carry it out. The offsets of other records keep their numbers.
+
+        Parameters
+        ----------
+        keys
+            Values of the key column, as in an append.
+        column, values
+            Values of another column, in place of `keys`.
+        reason
+            For the report, which stays for ever: write no personal data.
+
+        Raises
+        ------
+        ConfigError
+            No values or too many, or the store or the topic has no bucket.
+        SchemaMismatch
+            The topic has no such column, or a value does not fit it.
+        ReadOnly, DiskFull, StoreLocked, Fenced, PartitionPoisoned
+        """
+
+    @abstractmethod
     def add_columns(self, columns: pa.Schema) -> None:
         """Add nullable columns at the end of a typed topic; older records read them as null.
 
@@ -378,7 +410,9 @@ class Topic(ABC):
         """Return the ranges of durable records; nothing is flushed."""
 
     @abstractmethod
-    def durable_batches(self, partition: int, offset: int, count: int) -> Iterator[pa.RecordBatch]:
+    def durable_batches(
+        self, partition: int, offset: int, count: int
+    ) -> Generator[pa.RecordBatch, None, int]:
         """Yield the durable records from `offset` on, at most `count`, with the system columns."""
 
     @abstractmethod

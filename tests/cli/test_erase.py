@@ -1,0 +1,124 @@
+"""``tiered erase`` and ``tiered erasures``: what they count, ask, do and show."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from typer.testing import CliRunner
+
+import tiered
+from tiered.cli import app
+
+GRACE = "[sweep]\ngrace = '0s'\n"
+
+
+@pytest.fixture
+def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A store with orders of three people, one of them in the bucket too."""
+    monkeypatch.chdir(tmp_path)
+    Path("tiered.toml").write_text(
+        f"{GRACE}[store]\npath = 'data'\n[cold]\nurl = 'file://{tmp_path}/bucket'\n", encoding="utf-8"
+    )
+    with tiered.open("data", settings="tiered.toml") as store:
+        orders = store.create_topic("orders", partitions=2)
+        for number in range(9):
+            orders.append(b"%d" % number, key="abc"[number % 3], partition=number % 2)
+        store.create_topic("typed", schema=pa.schema([("user", pa.int64()), ("day", pa.date32())])).append(
+            {"user": 7, "day": 3}
+        )
+    Path("keys.txt").write_text("b\nnobody\n\n", encoding="utf-8")
+    return tmp_path
+
+
+def run(*arguments: str, text: str = "") -> Any:
+    found = CliRunner().invoke(app, [*arguments, "--config", "tiered.toml"], input=text, prog_name="tiered")
+    assert found.exception is None or isinstance(found.exception, SystemExit), found.exception
+    return found
+
+
+def test_from_a_dry_run_to_the_end(data: Path) -> None:
+    assert "nothing was ever erased" in run("erasures").output
+    found = run("erase", "orders", "--keys-file", "keys.txt", "--dry-run")
+    assert found.output.startswith("topic orders: 3 records would be erased; 0 objects of 0B")
+    run("tier")
+    found = run("erase", "orders", "--keys-file", "-", "--dry-run", "--json", text="b\n")
+    assert json.loads(found.output)["objects"] == 2, "the shipped tail of each partition"
+    found = run("erase", "orders", "--keys-file", "keys.txt")
+    assert found.exit_code == 1
+    assert "needs --yes without a terminal; nothing was done" in found.output
+    found = run("erase", "orders", "--keys-file", "keys.txt", "--reason", "DSAR-1", "--yes", "--json")
+    assert found.exit_code == 0
+    made = json.loads(found.output)
+    assert (made["number"], made["values"], made["column"], made["state"]) == (1, 2, "key", "rewriting")
+    assert "nobody" not in found.output
+    for _ in range(4):
+        run("tier")
+        run("sweep")
+    (entry,) = json.loads(run("erasures", "--json").output)["erasures"]
+    assert (entry["state"], entry["rows"], entry["reason"]) == ("done", 3, "DSAR-1")
+    shown = run("erasures")
+    assert (shown.exit_code, "DSAR-1" in shown.output, "done 20" in shown.output) == (0, True, True)
+    with tiered.open("data", settings="tiered.toml", read_only=True) as store:
+        assert {bytes(key) for key in store.topic("orders").scan().to_arrow()["key"].to_pylist()} == {
+            b"a",
+            b"c",
+        }
+
+
+def test_values_are_read_by_the_type_of_the_column(data: Path) -> None:
+    for column, line in (("user", "7"), ("day", "1970-01-04")):
+        arguments = ("erase", "typed", "--column", column, "--keys-file", "-", "--dry-run")
+        assert "1 record would be erased" in run(*arguments, text=line).output
+    for column, line, message in (
+        ("user", "seven", "a key does not fit column 'user' of type int64"),
+        ("nope", "1", "no column 'nope'"),
+    ):
+        found = run("erase", "typed", "--column", column, "--keys-file", "-", "--dry-run", text=line)
+        assert (found.exit_code, message in found.output) == (1, True)
+    assert "no key; name the column" in run("erase", "typed", "--keys-file", "-", text="1").output
+
+
+def test_what_cannot_be_erased_is_one_line(data: Path) -> None:
+    Path("empty.txt").write_text("\n", encoding="utf-8")
+    Path("latin.txt").write_bytes(b"\xff\n")
+    for arguments, message in (
+        (("--keys-file", "empty.txt", "--yes"), "without values erases nothing"),
+        (("--keys-file", "latin.txt", "--yes"), "latin.txt is not text in UTF-8"),
+        (("--keys-file", "missing.txt", "--yes"), "missing.txt: No such file"),
+    ):
+        found = run("erase", "orders", *arguments)
+        assert (found.exit_code, message in found.output) == (1, True), found.output
+        assert found.output.count("\n") == 1
+    Path("tiered.toml").write_text(
+        Path("tiered.toml").read_text(encoding="utf-8").replace("'0s'", "'40d'"), encoding="utf-8"
+    )
+    found = run("erase", "orders", "--keys-file", "keys.txt", "--yes")
+    assert "erase.within (30d) is shorter than an erasure takes" in found.output
+    assert "warning: erase.within" in run("config", "check").output
+    Path("tiered.toml").write_text(
+        "[erase]\nwithin = '1h'\n" + Path("tiered.toml").read_text(encoding="utf-8"), encoding="utf-8"
+    )
+    assert run("config", "check").exit_code == 1
+
+
+def test_one_that_is_late_is_an_exit_code(data: Path) -> None:
+    with Path("tiered.toml").open("a", encoding="utf-8") as file:
+        file.write("[erase]\nwithin = '3d'\n")
+    assert run("erase", "orders", "--keys-file", "keys.txt", "--yes").exit_code == 0
+    assert run("erasures").exit_code == 0
+    ledger = data / "data" / "erasures.json"
+    with tiered.open("data", settings="tiered.toml") as store:
+        late = store.erasures()[0].entry.called_us
+        store.context.erasures.change(
+            lambda known: tuple(type(item)(**{**_fields(item), "deadline_us": late - 1}) for item in known)
+        )
+    assert ledger.exists()
+    assert run("erasures").exit_code == 1
+
+
+def _fields(item: Any) -> dict[str, Any]:
+    return {name: getattr(item, name) for name in item.__slots__}

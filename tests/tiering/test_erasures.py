@@ -1,0 +1,330 @@
+"""Erasures: what a caller may ask, how they come to their end, and how the log is read where records are missing."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import tiered
+from tests.support.byte_search import files_with
+from tests.support.clock import Clock
+from tests.support.stores import HOUR_US, open_store, stepwise
+from tiered.cold.manifest.partition_manifest import PartitionManifest
+from tiered.cold.object_store.connect import open_object_store
+from tiered.cold.upkeep.rebuild import plan_rebuild
+from tiered.engine.host import Host
+from tiered.errors import ConfigError, ReadOnly, SchemaMismatch, UnsupportedFormat
+from tiered.format import document
+from tiered.tiering import erasures, store_sweep
+
+SETTINGS = stepwise(offload={"after": "2h", "tail_interval": "off"}, local_retention={"age": "9h"})
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"file://{tmp_path}/bucket"
+
+
+@pytest.fixture
+def days(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Moves the clock of the bucket forward by days."""
+    ahead = timedelta()
+    real = store_sweep.server_seconds
+
+    def move(count: float) -> None:
+        nonlocal ahead
+        ahead += timedelta(days=count)
+
+    for module in (erasures, store_sweep):
+        monkeypatch.setattr(module, "server_seconds", lambda store: real(store) + ahead.total_seconds())
+    return move
+
+
+@pytest.fixture
+def store(tmp_path: Path, url: str, clock: Clock) -> Any:
+    with open_store(tmp_path / "data", url, clock, settings=SETTINGS) as found:
+        yield found
+
+
+def fill(store: tiered.Store, rolls: int = 3, partitions: int = 1) -> tiered.Topic:
+    """Ten records a segment, of keys a, b and c in turn; the value of each names its key."""
+    topic = store.create_topic("t", partitions=partitions)
+    for number in range(10 * rolls):
+        key = "abc"[number % 3]
+        topic.append(f"<of {key}> {number}".encode(), key=key, partition=0)
+        if number % 10 == 9:
+            topic.roll()
+    return topic
+
+
+def carry_out(store: tiered.Store, clock: Clock, days: Any) -> None:
+    for _ in range(4):
+        clock.advance(HOUR_US / 1e6)
+        store.tier()
+        days(2)
+        store.sweep()
+    store.tier()
+
+
+def numbers(topic: Any) -> list[int]:
+    return [int(value.split()[-1]) for value in topic.scan().to_arrow()["value"].to_pylist()]
+
+
+KEPT = [number for number in range(30) if number % 3 != 1]
+
+
+def test_an_erasure_comes_to_its_end_step_by_step(
+    store: tiered.Store, tmp_path: Path, clock: Clock, days: Any
+) -> None:
+    topic = fill(store)
+    erasure = topic.erase(["b"], reason="DSAR-4711\n  of today")
+    assert (erasure.number, erasure.topic, erasure.state, erasure.rows) == (1, "t", "rewriting", 0)
+    entry = erasure.entry
+    assert (entry.column, entry.values, entry.horizons, entry.reason) == (
+        "key",
+        1,
+        (30,),
+        "DSAR-4711 of today",
+    )
+    topic.append(b"<of b> later", key="b")
+    kinds = []
+    for _ in range(3):
+        kinds.append([action.kind for action, _ in store.tier().done])
+        clock.advance(60)
+    # Offloaded at once, although the policy waits for two hours; the local files go only then.
+    assert kinds == [["offload"] * 3, ["erase"], []]
+    assert (erasure.state, erasure.rows) == ("sweeping", 10)
+    assert "is kept for sweep.grace; a sweep deletes it" in erasure.waits_for
+    assert erasure.wait(0.01) is False
+    assert [x.number for x in store.erasures()] == [1]
+    days(2)
+    store.sweep()
+    days(2)
+    store.sweep()
+    store.tier()
+    assert erasure.state == "done"
+    assert erasure.wait(0)
+    assert erasure.waits_for == ""
+    assert erasure.to_json()["state"] == "done"
+    found = topic.scan(columns=["offset", "value"]).to_arrow().to_pydict()
+    assert found["offset"] == [*KEPT, 30]
+    assert found["value"][-1] == b"<of b> later"
+    topic.flush()
+    (only,) = files_with(tmp_path, b"<of b>")
+    assert only.endswith("00000000000000000030-0.log")
+    assert files_with(tmp_path, b"DSAR-4711") == ["bucket/erasures.json", "data/erasures.json"]
+    assert store.verify(deep=True).problems == ()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "text"),
+    [
+        ({}, ConfigError, "takes keys, or a column and its values"),
+        ({"keys": ["a"], "values": ["a"]}, ConfigError, "takes keys, or a column"),
+        ({"keys": ["a"], "column": "value"}, ConfigError, "takes keys, or a column"),
+        ({"keys": []}, ConfigError, "without values"),
+        ({"keys": "abc"}, ConfigError, "takes a list of values"),
+        ({"keys": [None]}, ConfigError, "nothing equals null"),
+        ({"column": "nope", "values": [1]}, SchemaMismatch, "no column 'nope'"),
+        ({"column": "headers", "values": [1]}, SchemaMismatch, "compares plain values"),
+        ({"keys": ["a"], "reason": "x" * 2000}, ConfigError, "at most 1000 characters"),
+    ],
+)
+def test_what_is_no_erasure_is_refused(
+    store: tiered.Store, arguments: dict[str, Any], error: type[Exception], text: str
+) -> None:
+    topic = fill(store, 1)
+    with pytest.raises(error, match=text):
+        topic.erase(**arguments)
+    assert store.erasures() == []
+    assert "erasures" not in store.context.catalog.features()
+
+
+def test_it_needs_a_bucket_and_a_writer(tmp_path: Path, url: str, clock: Clock) -> None:
+    with open_store(tmp_path / "alone", None, clock) as store:
+        topic = fill(store, 1)
+        with pytest.raises(ConfigError, match="has no bucket"):
+            topic.erase(["a"])
+    off = stepwise(offload="off")
+    with open_store(tmp_path / "off", url, clock, settings=off) as store:
+        with pytest.raises(ConfigError, match="set offload.after"):
+            fill(store, 1).erase(["a"])
+    with open_store(tmp_path / "off", url, clock, settings=off, read_only=True) as store:
+        with pytest.raises(ReadOnly):
+            store.topic("t").erase(["a"])
+    with open_store(tmp_path / "on", url, clock, settings=SETTINGS) as store:
+        fill(store, 1)
+        clock.advance(3 * 3600)
+        store.tier()
+    with tiered.open(url) as bucket, pytest.raises(ReadOnly, match="name the local store"):
+        bucket.erasures()
+
+
+def test_a_column_of_a_typed_topic(store: tiered.Store, tmp_path: Path, clock: Clock, days: Any) -> None:
+    """Of several types at once, with nulls, and in objects from before the column was there."""
+    topic = store.create_topic("t", schema=pa.schema([("n", pa.int64())]))
+    topic.append({"n": 1})
+    topic.add_columns(
+        pa.schema([("at", pa.timestamp("us", "UTC")), ("user", pa.string()), ("x", pa.float64())])
+    )
+    for number in range(10):
+        topic.append(
+            {"n": number, "at": number * 1000, "user": f"u{number}" if number % 4 else None, "x": number / 2}
+        )
+    topic.erase(column="user", values=["u1", "u2"])
+    topic.erase(column="at", values=[3000])
+    topic.erase(column="x", values=[-0.0, 2.0])
+    with pytest.raises(ConfigError, match="no key; name the column"):
+        topic.erase(["u1"])
+    carry_out(store, clock, days)
+    assert [x.state for x in store.erasures()] == ["done"] * 3
+    assert [x.rows for x in store.erasures()] == [2, 1, 2]
+    assert topic.scan(columns=["n"]).to_arrow()["n"].to_pylist() == [1, 5, 6, 7, 8, 9]
+    assert topic.scan(columns=["offset"]).to_arrow()["offset"].to_pylist() == [0, 6, 7, 8, 9, 10]
+
+
+def test_every_reader_goes_on_behind_erased_records(
+    store: tiered.Store, tmp_path: Path, url: str, clock: Clock, days: Any
+) -> None:
+    """At the beginning, in the middle, whole objects, and up to the end of the log."""
+    topic = store.create_topic("t")
+    for number in range(30):
+        topic.append(b"%d" % number, key="gone" if number < 12 or number > 24 else "kept")
+        if number % 10 == 9:
+            topic.roll()
+    consumer = topic.consumer("before")
+    assert len(consumer.poll()[0]) == 30
+    consumer.seek("earliest")
+    topic.erase(["gone"])
+    carry_out(store, clock, days)
+    kept = list(range(12, 25))
+    assert [record.offset for record in topic.read(0, 0, 30)] == kept
+    assert [record.offset for record in topic.read(0, 3, 2)] == [12, 13]
+    assert list(topic.read(0, 27, 2)) == []
+    assert topic.offsets()[0] == tiered.OffsetRange(0, 0, 30)
+    with store.serve("127.0.0.1:0") as server, tiered.open(server.location) as remote:
+        for reader in (topic, remote.topic("t")):
+            assert [record.offset for record in reader.read(0, 0, 30)] == kept
+            assert [record.offset for record in reader.read(0, 3, 2)] == [12, 13]
+            assert list(reader.read(0, 27, 2)) == []
+            assert reader.scan(columns=["value"]).to_arrow().num_rows == 13
+            another = reader.consumer(f"of {type(reader).__name__}")
+            (batch,) = another.poll(0, 5)
+            assert batch["offset"].to_pylist() == [12, 13, 14, 15, 16]
+            (batch,) = another.poll(0)
+            assert batch["offset"].to_pylist() == kept[5:]
+            assert another.poll(0) == []
+            assert another.position() == {0: 30}
+            assert another.lag() == {0: 0}
+            another.commit()
+            another.close()
+    (batch,) = consumer.poll(0)
+    assert batch["offset"].to_pylist() == kept
+    # Behind the erased end it waits, and does not spin.
+    calls = []
+    real = type(topic).durable_batches
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(topic), "durable_batches", lambda *a: calls.append(1) or real(*a))
+        assert consumer.poll(0.3) == []
+    assert len(calls) < 5
+    iterated = iter(topic.consumer("iterated"))
+    assert [next(iterated).offset for _ in kept] == kept
+    follower = topic.read(0, 20, follow=True)
+    seen = []
+    thread = threading.Thread(target=lambda: seen.extend(next(follower).offset for _ in range(6)))
+    thread.start()
+    topic.append(b"new", key="gone")
+    topic.flush()
+    thread.join(10)
+    assert seen == [20, 21, 22, 23, 24, 30]
+
+
+def test_a_restore_takes_over_what_is_open(tmp_path: Path, url: str, clock: Clock, days: Any) -> None:
+    with open_store(tmp_path / "old", url, clock, settings=SETTINGS) as store:
+        topic = fill(store)
+        topic.erase(["b"])
+        store.tier()
+        topic.append(b"<of b> lost", key="b")
+    with tiered.restore(url, tmp_path / "new", settings=SETTINGS, host=Host(clock=clock)) as store:
+        topic = store.topic("t")
+        topic.append(b"<of b> after", key="b")
+        carry_out(store, clock, days)
+        assert [x.state for x in store.erasures()] == ["done"]
+        assert topic.scan().to_arrow()["value"].to_pylist()[-1] == b"<of b> after"
+        assert topic.scan(columns=["offset"]).to_arrow()["offset"].to_pylist() == [*KEPT, 30]
+    with pytest.raises(UnsupportedFormat), pytest.MonkeyPatch.context() as older:
+        older.setattr(document, "KNOWN_FEATURES", frozenset({"transactions"}))
+        tiered.open(tmp_path / "new", settings=SETTINGS)
+
+
+def test_records_after_a_restore_to_a_time_are_no_business_of_an_earlier_erasure(
+    tmp_path: Path, url: str, clock: Clock, days: Any
+) -> None:
+    """They take the offsets of records that the restore undid, below the horizon."""
+    with open_store(tmp_path / "old", url, clock, settings=SETTINGS) as store:
+        topic = fill(store, 1)
+        clock.advance(3 * 3600)
+        store.tier()
+        moment = clock() // 1000
+        clock.advance(3600)
+        for number in range(10, 20):
+            topic.append(b"<of b> %d" % number, key="b")
+        erasure = topic.erase(["b"])
+        store.tier()
+        store.tier()
+        assert erasure.state == "sweeping"
+        assert erasure.rows == 13
+    with tiered.restore(url, tmp_path / "new", settings=SETTINGS, host=Host(clock=clock), at=moment) as store:
+        topic = store.topic("t")
+        assert topic.offsets()[0].end == 10
+        topic.append(b"<of b> 10", key="b")
+        carry_out(store, clock, days)
+        assert [x.state for x in store.erasures()] == ["done"]
+        assert numbers(topic) == [0, 2, 3, 5, 6, 8, 9, 10]
+
+
+def test_an_old_image_of_the_disk_does_not_bring_records_back(
+    tmp_path: Path, url: str, clock: Clock, days: Any
+) -> None:
+    with open_store(tmp_path / "data", url, clock, settings=SETTINGS) as store:
+        fill(store)
+        clock.advance(3 * 3600)
+        store.tier()
+    shutil.copytree(tmp_path / "data", tmp_path / "image")
+    with open_store(tmp_path / "data", url, clock, settings=SETTINGS) as store:
+        store.topic("t").erase(["b"])
+        carry_out(store, clock, days)
+        assert [x.state for x in store.erasures()] == ["done"]
+    shutil.rmtree(tmp_path / "data")
+    shutil.move(tmp_path / "image", tmp_path / "data")
+    assert files_with(tmp_path, b"<of b>")
+    with open_store(tmp_path / "data", url, clock, settings=SETTINGS) as store:
+        store.tier()
+        assert [x.state for x in store.erasures()] == ["done"]
+        assert numbers(store.topic("t")) == KEPT
+    assert files_with(tmp_path, b"<of b>") == []
+
+
+def test_a_rebuilt_manifest_names_the_objects_without_the_records(
+    store: tiered.Store, url: str, clock: Clock
+) -> None:
+    """Also while the objects from before are kept for the grace."""
+    topic = fill(store)
+    topic.erase(["b"])
+    store.tier()
+    store.tier()
+    cold = PartitionManifest(open_object_store(url), "t", topic.meta.topic_id, 0)
+    head = cold.load().head
+    assert head.features == ("erasures",)
+    assert [(mark.offset, mark.rows) for mark in head.erased] == [(30, 10)]
+    rebuilt = plan_rebuild(cold, store_id=store.store_id, schemas=head.schemas).head
+    assert rebuilt.inline == head.inline
+    assert (rebuilt.features, rebuilt.erased) == (head.features, ())
+    assert all(replace(entry, bytes=0).record_count < 10 for entry in head.inline)

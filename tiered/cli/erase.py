@@ -1,0 +1,217 @@
+"""``tiered erase`` and ``tiered erasures``: records of some keys leave every tier."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.types as pt
+import typer
+
+from ..base.units import approximate_size
+from ..engine.erase import erased_column
+from ..engine.host import wall_clock_us
+from ..errors import ConfigError
+from ..policies.cost import COMMIT, Requests, estimate, upload_requests
+from ..store.interface.erasure import Erasure
+from ..store.interface.topic import Topic
+from .changes import Yes, confirm, open_on_host
+from .options import (
+    AsJson,
+    ColdUrl,
+    ConfigFile,
+    StorePath,
+    TopicName,
+    Verbose,
+    load_settings,
+    open_for_reading,
+)
+from .output import count, moment, print_json, print_table, say
+
+_KEYS_BYTES_MAX = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class _Preview:
+    """What an erasure would do now: records that go, objects in the bucket with such records, and the requests."""
+
+    topic: str
+    column: str
+    values: int
+    records: int
+    objects: int
+    bytes: int
+    requests: Requests
+    usd: float
+
+
+def erase(
+    topic: TopicName,
+    keys_file: Annotated[
+        Path,
+        typer.Option(metavar="FILE", help="The keys, one a line; - for standard input."),
+    ],
+    column: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="Compare this column. Default: the topic's key.", show_default=False
+        ),
+    ] = None,
+    reason: Annotated[
+        str, typer.Option(metavar="TEXT", help="For the report, which stays: write no personal data.")
+    ] = "",
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Count records, objects and requests, and erase nothing.")
+    ] = False,
+    yes: Yes = False,
+    config: ConfigFile = None,
+    path: StorePath = None,
+    cold: ColdUrl = None,
+    as_json: AsJson = False,
+    _verbose: Verbose = False,
+) -> None:
+    """Remove all records with some keys, in all partitions, from every tier, for good.
+
+    It concerns the records of now, not later ones. Passes carry it out, the daemon's for example; tiered erasures shows how
+    far they are. It takes at least sweep.grace.
+    """
+    lines = _read_lines(keys_file)
+    with open_on_host(config, path, cold) as store:
+        handle = store.topic(topic)
+        field = erased_column(handle.opened, column)
+        values = _values(field, lines)
+        preview = _preview(handle, field, values)
+        if dry_run:
+            _print_preview(preview, as_json)
+            return
+        what = f"erase {count(preview.records, 'record')} with {count(len(values), 'value')} of {field.name}"
+        confirm(f"{what} from topic {topic} of {store.url}", yes)
+        erasure = handle.erase(column=field.name, values=values, reason=reason)
+        if as_json:
+            print_json({**erasure.to_json(), "store": store.url})
+        else:
+            say(
+                f"erasure {erasure.number} of topic {topic}: {count(preview.records, 'record')} go with the next passes; "
+                f"done by {moment(erasure.entry.deadline_us)} at the latest"
+            )
+
+
+def erasures(
+    config: ConfigFile = None,
+    path: StorePath = None,
+    cold: ColdUrl = None,
+    as_json: AsJson = False,
+    _verbose: Verbose = False,
+) -> None:
+    """Show the erasures of a store, and what the open ones wait for.
+
+    The exit code is 1 if one is open beyond its deadline.
+    """
+    with open_for_reading(load_settings(config, path, cold)) as store:
+        found = store.erasures()
+        now_us = wall_clock_us()
+    late = [item for item in found if item.entry.done_us is None and item.entry.deadline_us < now_us]
+    if as_json:
+        print_json({"erasures": [item.to_json() for item in found]})
+    elif not found:
+        say("nothing was ever erased")
+    else:
+        print_table(
+            (
+                ">number",
+                "topic",
+                "column",
+                ">values",
+                "called",
+                "by",
+                "state",
+                ">records",
+                "deadline",
+                "reason",
+            ),
+            [_row(item) for item in found],
+        )
+    if late:
+        raise typer.Exit(1)
+
+
+def _row(item: Erasure) -> tuple[str, ...]:
+    entry = item.entry
+    state = entry.state if entry.done_us is None else f"done {moment(entry.done_us)}"
+    return (
+        str(entry.number), entry.topic, entry.column, f"{entry.values:,}", moment(entry.called_us), entry.caller,
+        state, f"{entry.rows:,}", moment(entry.deadline_us), entry.reason,
+    )  # fmt: skip
+
+
+def _read_lines(path: Path) -> list[str]:
+    if str(path) == "-":
+        data = sys.stdin.buffer.read(_KEYS_BYTES_MAX + 1)
+    else:
+        with path.open("rb") as file:
+            data = file.read(_KEYS_BYTES_MAX + 1)
+    if len(data) > _KEYS_BYTES_MAX:
+        raise ConfigError(
+            f"{path} has more than {_KEYS_BYTES_MAX} bytes; divide the keys among several erasures"
+        )
+    try:
+        lines = data.decode().splitlines()
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path} is not text in UTF-8 ({error.reason} at byte {error.start})") from None
+    return [line for line in lines if line]
+
+
+def _values(field: pa.Field, lines: list[str]) -> list[Any]:
+    """Return lines as values of a column: text as it stands, all else as Arrow reads it."""
+    if pt.is_string(field.type):
+        return list(lines)
+    if pt.is_binary(field.type):
+        return [line.encode() for line in lines]
+    try:
+        values: list[Any] = pa.array(lines, pa.string()).cast(field.type).to_pylist()
+    except pa.ArrowException as error:
+        raise ConfigError(f"a key does not fit column {field.name!r} of type {field.type}: {error}") from None
+    return values
+
+
+def _preview(topic: Topic, field: pa.Field, values: list[Any]) -> _Preview:
+    tiers = topic.tiers
+    records = objects = size = read = 0
+    if values:
+        for partition in range(topic.partitions):
+            scan = topic.scan(partition, columns=["offset"], filter=[(field.name, "in", values)])
+            hits = scan.to_arrow()["offset"].to_numpy()
+            records += len(hits)
+            manifest = tiers.cold(topic.meta, partition) if tiers is not None and tiers.has_cold else None
+            loaded = manifest.load() if manifest is not None else None
+            for entry in manifest.entries(loaded.head) if manifest is not None and loaded is not None else ():
+                read += 1
+                low, high = np.searchsorted(hits, [entry.base_offset, entry.end_offset])
+                if low < high:
+                    objects, size = objects + 1, size + entry.bytes
+    requests = upload_requests(size) + Requests(COMMIT.writes * objects, COMMIT.reads * objects + 6 * read)
+    return _Preview(
+        topic.name,
+        field.name,
+        len(values),
+        records,
+        objects,
+        size,
+        requests,
+        estimate(requests, 0).one_off_usd,
+    )
+
+
+def _print_preview(preview: _Preview, as_json: bool) -> None:
+    if as_json:
+        print_json({**asdict(preview), "dry_run": True})
+        return
+    say(
+        f"topic {preview.topic}: {count(preview.records, 'record')} would be erased; "
+        f"{count(preview.objects, 'object')} of {approximate_size(preview.bytes)} would be written again, by about "
+        f"{preview.requests.writes + preview.requests.reads:,} requests, ${preview.usd:.4f} by list price"
+    )

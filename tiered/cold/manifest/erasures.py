@@ -1,0 +1,124 @@
+"""The copy of the ledger of erasures in a bucket; see `format.erasure`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+from uuid import UUID
+
+from ...errors import CorruptionError, ObjectNotFound
+from ...format.erasure import (
+    LEDGER_FILE,
+    VALUES_BYTES_MAX,
+    VALUES_FOLDER,
+    LedgerEntry,
+    ledger_from_json,
+    ledger_to_json,
+    merge_ledgers,
+)
+from ..object_store.protocol import ObjectStore, object_url
+from .store_documents import StoreDocuments
+
+
+def exchange_ledger(documents: StoreDocuments, ours: Sequence[LedgerEntry]) -> tuple[LedgerEntry, ...]:
+    """Bring the ledger in the bucket up to `ours`, by compare-and-swap; return both together.
+
+    No copy is ever shortened, so a stalled process of an older host loses nothing.
+
+    Raises
+    ------
+    CorruptionError, UnsupportedFormat, ColdStorageError
+    """
+    merged: tuple[LedgerEntry, ...] = ()
+
+    def change(current: dict[str, Any] | None) -> dict[str, Any]:
+        nonlocal merged
+        where = object_url(documents.store, LEDGER_FILE)
+        merged = merge_ledgers(ours, () if current is None else ledger_from_json(current, where=where))
+        return {**(current or {}), **ledger_to_json(merged)}
+
+    documents.update(LEDGER_FILE, change)
+    return merged
+
+
+def limit_horizons(documents: StoreDocuments, ends: Mapping[tuple[UUID, int], int]) -> None:
+    """Let no open erasure concern offsets from the ends of these partitions on.
+
+    Parameters
+    ----------
+    ends
+        By topic's id and partition.
+
+    Raises
+    ------
+    CorruptionError, UnsupportedFormat, ColdStorageError
+    """
+    known = read_ledger(documents)
+    limited = tuple(
+        entry
+        if entry.done_us is not None
+        else replace(
+            entry,
+            horizons=tuple(
+                min(horizon, ends.get((entry.topic_id, partition), horizon))
+                for partition, horizon in enumerate(entry.horizons)
+            ),
+        )
+        for entry in known
+    )
+    if limited != known:
+        exchange_ledger(documents, limited)
+
+
+def read_ledger(documents: StoreDocuments) -> tuple[LedgerEntry, ...]:
+    """Return the ledger in the bucket.
+
+    Raises
+    ------
+    CorruptionError, UnsupportedFormat, ColdStorageError
+    """
+    values = documents.read(LEDGER_FILE)
+    return () if values is None else ledger_from_json(values, where=object_url(documents.store, LEDGER_FILE))
+
+
+def put_values(store: ObjectStore, erasure: LedgerEntry, data: bytes) -> None:
+    """Store the values of an erasure; a repeat writes the same bytes.
+
+    Raises
+    ------
+    ColdStorageError
+    """
+    store.put(erasure.values_name, data)
+
+
+def get_values(store: ObjectStore, erasure: LedgerEntry) -> bytes:
+    """Return the stored values of an open erasure; `format.erasure.decode_values` checks them.
+
+    Raises
+    ------
+    CorruptionError
+        They are missing, or too large to be values.
+    ColdStorageError
+    """
+    where = object_url(store, erasure.values_name)
+    try:
+        size = store.stat(erasure.values_name).size
+        if size > 2 * VALUES_BYTES_MAX:
+            raise CorruptionError(f"values of an erasure take {size} bytes", where=where)
+        return store.get(erasure.values_name).data
+    except ObjectNotFound:
+        raise CorruptionError("the values of an open erasure are missing", where=where) from None
+
+
+def drop_values(store: ObjectStore, ledger: Sequence[LedgerEntry]) -> None:
+    """Delete the values of erasures that are done.
+
+    Raises
+    ------
+    ColdStorageError
+    """
+    done = {item.values_name for item in ledger if item.done_us is not None}
+    doomed = [info.key for info in store.list(VALUES_FOLDER) if info.key in done]
+    if doomed:
+        store.delete(doomed)

@@ -1,0 +1,107 @@
+"""The request of an erasure: which records it concerns, and its entry in the ledger. Passes carry it out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from uuid import uuid4
+
+import pyarrow as pa
+import pyarrow.types as pt
+
+from ..base.caller import whoami
+from ..base.units import to_us
+from ..errors import ConfigError, SchemaMismatch
+from ..format.document import ERASURES_FEATURE
+from ..format.erasure import VALUES_BYTES_MAX, LedgerEntry
+from ..reader.filters import stored_values
+from .open_topics import OpenTopic
+from .topic_shape import TopicShape
+
+REASON_CHARACTERS_MAX = 1000
+
+
+def erase(
+    topic: OpenTopic, column: str | None, values: Iterable[object], reason: str, *, log_end: int = 0
+) -> LedgerEntry:
+    """Add an erasure of a topic's records to the ledger; see `Topic.erase`.
+
+    Parameters
+    ----------
+    log_end
+        The end of the transaction log, read before this call.
+
+    Raises
+    ------
+    ConfigError, SchemaMismatch, ReadOnly, DiskFull, StoreLocked, TieredError
+    """
+    context = topic.context
+    context.lifecycle.check_writable()
+    if not context.tiers.has_cold:
+        raise ConfigError(
+            f"the store {context.url} has no bucket, and an erasure rewrites objects; give the store one "
+            '(cold="s3://…"), or delete records by delete_before'
+        )
+    if context.settings.policy_for(topic.name).offload.after is None:
+        raise ConfigError(
+            f'the policy of topic {topic.name} has offload = "off", and an erasure rewrites objects; set offload.after'
+        )
+    context.settings.check_erase()
+    field = erased_column(topic, column)
+    wanted = _values(field, values)
+    text = " ".join(str(reason).split())
+    if len(text) > REASON_CHARACTERS_MAX:
+        raise ConfigError(f"a reason has at most {REASON_CHARACTERS_MAX} characters")
+    topic.flush()
+    horizons = []
+    for partition in range(topic.partitions):
+        writer = topic.writer(partition)
+        writer.flush()
+        horizons.append(writer.durable_offset)
+        writer.roll()
+    # Before the ledger: a release without erasures would bring records back.
+    context.catalog.add_feature(ERASURES_FEATURE)
+    now_us = context.clock()
+    ledger = context.erasures
+    assert ledger is not None  # the store is open for writing
+    return ledger.add(
+        lambda number: LedgerEntry(
+            id=uuid4(), number=number, topic=topic.name, topic_id=topic.meta.topic_id, column=field.name,
+            values=len(wanted), horizons=tuple(horizons), log_end=log_end, reason=text, caller=whoami(),
+            called_us=now_us, deadline_us=now_us + to_us(context.settings.erase.within),
+        ),
+        wanted,
+    )  # fmt: skip
+
+
+def erased_column(topic: TopicShape, column: str | None) -> pa.Field:
+    """Return the column that an erasure compares: by default the topic's key.
+
+    Raises
+    ------
+    ConfigError, SchemaMismatch
+    """
+    name = topic.meta.key_column if column is None else column
+    if name is None:
+        raise ConfigError(f"topic {topic.name!r} has no key; name the column: erase(column=…, values=…)")
+    schema = topic.meta.schema
+    if name not in schema.names:
+        raise SchemaMismatch(f"topic {topic.name!r} has no column {name!r}; it has {', '.join(schema.names)}")
+    field = schema.field(name)
+    if pt.is_nested(field.type):
+        raise SchemaMismatch(f"column {name!r} is {field.type}; an erasure compares plain values")
+    return field
+
+
+def _values(field: pa.Field, given: Iterable[object]) -> pa.Array:
+    if isinstance(given, (str, bytes)) or not isinstance(given, Iterable):
+        raise ConfigError(f"an erasure takes a list of values, not {given!r:.80}")
+    values = [value for value in dict.fromkeys(stored_values(field, list(given))) if value == value]
+    if not values:
+        raise ConfigError("an erasure without values erases nothing; give at least one")
+    array = pa.array(values, field.type)
+    if array.nbytes > VALUES_BYTES_MAX:
+        raise ConfigError(
+            f"the values of one erasure take {array.nbytes} bytes, and at most {VALUES_BYTES_MAX} are allowed; "
+            "divide them among several erasures"
+        )
+    return array

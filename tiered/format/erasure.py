@@ -1,0 +1,179 @@
+"""Erasures: requests to remove the records of some keys from every tier, as values.
+
+The *ledger* of a store is the document ``erasures.json``, in its directory and in the bucket, with all erasures in order.
+While one is open, its values lie beside the ledger, in ``erasures/<id>.arrow``; its last step deletes them. What stays are
+numbers, times, the caller and the reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, Literal
+from uuid import UUID
+
+import pyarrow as pa
+
+from ..errors import CorruptionError
+from .ipc_message import read_batch
+
+LEDGER_FILE = "erasures.json"
+VALUES_FOLDER = "erasures/"
+VALUES_BYTES_MAX = 64 << 20
+"""The values of one erasure take at most this many bytes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerEntry:
+    """One erasure, as the ledger says.
+
+    Attributes
+    ----------
+    id
+        Its identity.
+    number
+        Its position among the erasures of the store, from 1.
+    topic, topic_id, column
+        Where the values are looked for.
+    values
+        How many values.
+    horizons
+        For each partition, the end offset at the call: records from there on are kept. A restore to a time may lower it.
+    log_end
+        The end of the transaction log at the call; 0 if the store has no transactions.
+    reason, caller
+        As given at the call, and the user and host of the process.
+    called_us, deadline_us
+        When it was called, and until when it must be done.
+    rewritten_us
+        When no object that the manifests name had such a record any more, nor a local file; None before.
+    done_us
+        When nothing of the store gave the records back any more; None before.
+    rows
+        How many records were removed from the manifests.
+    """
+
+    id: UUID
+    number: int
+    topic: str
+    topic_id: UUID
+    column: str
+    values: int
+    horizons: tuple[int, ...]
+    log_end: int
+    reason: str
+    caller: str
+    called_us: int
+    deadline_us: int
+    rewritten_us: int | None = None
+    done_us: int | None = None
+    rows: int = 0
+
+    @property
+    def state(self) -> Literal["rewriting", "sweeping", "done"]:
+        """``rewriting`` until `rewritten_us`, then ``sweeping`` until `done_us`, then ``done``."""
+        if self.done_us is not None:
+            return "done"
+        return "rewriting" if self.rewritten_us is None else "sweeping"
+
+    @property
+    def values_name(self) -> str:
+        """The name of the file or object with the values, below the store's directory or prefix."""
+        return f"{VALUES_FOLDER}{self.id}.arrow"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the erasure as plain JSON values."""
+        return {
+            **asdict(self),
+            "id": str(self.id),
+            "topic_id": str(self.topic_id),
+            "horizons": [*self.horizons],
+        }
+
+
+_TYPES: dict[str, tuple[type, ...]] = {
+    **dict.fromkeys(("topic", "column", "reason", "caller"), (str,)),
+    **dict.fromkeys(("number", "values", "log_end", "called_us", "deadline_us", "rows"), (int,)),
+    **dict.fromkeys(("rewritten_us", "done_us"), (int, type(None))),
+}
+
+
+def ledger_to_json(erasures: Iterable[LedgerEntry]) -> dict[str, Any]:
+    """Return the content of the ledger."""
+    return {"erasures": [item.to_json() for item in erasures]}
+
+
+def ledger_from_json(values: dict[str, Any], *, where: str) -> tuple[LedgerEntry, ...]:
+    """Invert `ledger_to_json`.
+
+    Raises
+    ------
+    CorruptionError
+    """
+    try:
+        return tuple(_from_json(item) for item in values["erasures"])
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise CorruptionError(f"ledger of erasures does not decode ({error!r})", where=where) from None
+
+
+def _from_json(values: dict[str, Any]) -> LedgerEntry:
+    plain = {item.name: values[item.name] for item in fields(LedgerEntry) if item.name in values}
+    for name, kinds in _TYPES.items():
+        if type(plain.get(name)) not in kinds:
+            raise TypeError(f"{name} is {plain.get(name)!r}")
+    if not all(type(offset) is int and 0 <= offset < 1 << 63 for offset in plain["horizons"]):
+        raise ValueError("a horizon is no offset")
+    plain |= {
+        "id": UUID(plain["id"]),
+        "topic_id": UUID(plain["topic_id"]),
+        "horizons": tuple(plain["horizons"]),
+    }
+    return LedgerEntry(**plain)
+
+
+def merge_ledgers(ours: Sequence[LedgerEntry], theirs: Sequence[LedgerEntry]) -> tuple[LedgerEntry, ...]:
+    """Return every erasure of two copies of a ledger, each as far as either copy says; in order of the calls."""
+    merged = {item.id: item for item in theirs}
+    for item in ours:
+        other = merged.get(item.id)
+        merged[item.id] = item if other is None else _further(item, other)
+    return tuple(sorted(merged.values(), key=lambda item: (item.number, item.called_us, item.id)))
+
+
+def _further(one: LedgerEntry, other: LedgerEntry) -> LedgerEntry:
+    return replace(
+        one,
+        horizons=tuple(map(min, one.horizons, other.horizons)),
+        rewritten_us=one.rewritten_us if one.rewritten_us is not None else other.rewritten_us,
+        done_us=one.done_us if one.done_us is not None else other.done_us,
+        rows=max(one.rows, other.rows),
+    )
+
+
+def encode_values(values: pa.Array) -> bytes:
+    """Return the values of an erasure as an Arrow stream with one column, ``value``."""
+    batch = pa.record_batch([values], ["value"])
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as stream:
+        stream.write_batch(batch)
+    return bytes(sink.getvalue())
+
+
+def decode_values(data: bytes, kind: pa.DataType, *, where: str) -> pa.Array:
+    """Invert `encode_values`; the bytes may come from a bucket that others write to.
+
+    Raises
+    ------
+    CorruptionError
+        They are not the values of a column of this type.
+    """
+    expected = pa.schema([pa.field("value", kind)])
+    try:
+        messages = pa.ipc.MessageReader.open_stream(pa.py_buffer(data))
+        if not pa.ipc.read_schema(messages.read_next_message()).equals(expected):
+            raise CorruptionError("values of another type", where=where)
+        batch = read_batch(messages.read_next_message().serialize(), expected)
+        batch.validate(full=True)
+    except (pa.ArrowException, StopIteration, EOFError, OSError, ValueError) as error:
+        raise CorruptionError(f"values of an erasure do not decode ({error})", where=where) from None
+    return batch.column(0)

@@ -1,0 +1,105 @@
+"""`Erasure`: the removal of the records of some keys from every tier, while it goes on and once it is done."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, Literal
+
+from ...base.units import printable
+from ...format.erasure import LedgerEntry
+from ...format.timestamps import to_datetime
+
+_POLL_SECONDS = 0.2
+
+
+class Erasure:
+    """An erasure of one store. Passes of the store carry it out; its state is durable.
+
+    Attributes
+    ----------
+    entry : LedgerEntry
+        What the ledger said when this was made or last refreshed.
+    """
+
+    def __init__(
+        self,
+        entry: LedgerEntry,
+        *,
+        read: Callable[[], LedgerEntry],
+        waits_for: Callable[[], str],
+        pause: Callable[[float], None],
+    ) -> None:
+        self.entry = entry
+        self._read = read
+        self._waits_for = waits_for
+        self._pause = pause
+
+    @property
+    def number(self) -> int:
+        """Its number in the store, from 1."""
+        return self.entry.number
+
+    @property
+    def topic(self) -> str:
+        """The topic whose records it removes."""
+        return self.entry.topic
+
+    @property
+    def state(self) -> Literal["rewriting", "sweeping", "done"]:
+        """``rewriting`` while manifests name such records, ``sweeping`` while anything else may hold them, ``done``."""
+        return self.refresh().entry.state
+
+    @property
+    def rows(self) -> int:
+        """How many records were removed from the manifests; known once it is ``sweeping``."""
+        return self.refresh().entry.rows
+
+    @property
+    def waits_for(self) -> str:
+        """What the last pass of this process waited for; empty if none ran, or if it is done."""
+        return printable(self._waits_for())
+
+    def refresh(self) -> Erasure:
+        """Read the ledger again, and return this erasure.
+
+        Raises
+        ------
+        CorruptionError, UnsupportedFormat
+        """
+        self.entry = self._read()
+        return self
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until it is done; return whether it is. Some process must run passes meanwhile.
+
+        Parameters
+        ----------
+        timeout
+            Seconds; None waits without end. An erasure takes at least ``sweep.grace``.
+
+        Raises
+        ------
+        StoreClosed
+        """
+        until = None if timeout is None else time.monotonic() + timeout
+        while self.refresh().entry.done_us is None:
+            left = _POLL_SECONDS if until is None else min(_POLL_SECONDS, until - time.monotonic())
+            if left <= 0:
+                return False
+            self._pause(left)
+        return True
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values, without the erased ones."""
+        entry = self.entry
+        return {
+            **entry.to_json(),
+            "state": entry.state,
+            "deadline": to_datetime(entry.deadline_us).isoformat(),
+            "waits_for": "" if entry.done_us is not None else self.waits_for,
+        }
+
+    def __repr__(self) -> str:
+        entry = self.entry
+        return f"Erasure(number={entry.number}, topic={entry.topic!r}, column={entry.column!r}, state={entry.state!r})"

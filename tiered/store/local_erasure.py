@@ -1,0 +1,28 @@
+"""The public view of an entry in the ledger of a store that this process opened."""
+
+from __future__ import annotations
+
+from ..engine.context import StoreContext
+from ..errors import CorruptionError
+from ..format.erasure import LedgerEntry
+from .interface.erasure import Erasure
+
+
+def erasure_of(context: StoreContext, entry: LedgerEntry) -> Erasure:
+    """Return the erasure of an entry."""
+    ledger = context.erasures
+    assert ledger is not None  # the entry is from there
+
+    def read() -> LedgerEntry:
+        context.lifecycle.check()
+        found = next((item for item in ledger.read() if item.id == entry.id), None)
+        if found is None:
+            raise CorruptionError(f"erasure {entry.number} is not in the ledger any more", where=context.url)
+        return found
+
+    return Erasure(
+        entry,
+        read=read,
+        waits_for=lambda: ledger.waiting.get(entry.id, ""),
+        pause=context.lifecycle.pause_or_fail,
+    )

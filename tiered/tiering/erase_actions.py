@@ -1,0 +1,250 @@
+"""The removal of erased records from the objects of a partition, and from the local files beside them.
+
+One object at a time, each step safe to repeat::
+
+    read the columns of the erasures ─▶ no hit: nothing to do
+                │ hit
+                ▼
+    delete the local files of its range (proven to be in the bucket, promise P5)
+                ▼
+    write the object again without these records, compare, publish in its place
+                ▼
+    after the range: mark in the head how far it was checked
+
+So no local segment ever overlaps an object that lacks records, and every use of local files by offsets stays as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from uuid import UUID
+
+import pyarrow as pa
+
+from ..cold.fetch.object_reader import read_object
+from ..cold.manifest.commit import Committer
+from ..engine.context import StoreContext
+from ..engine.open_topics import OpenTopics
+from ..errors import ColdStorageError, CorruptionError, ObjectNotFound
+from ..format.document import ERASURES_FEATURE
+from ..format.erasure import LedgerEntry
+from ..format.manifest import ErasedMark, Head, ObjectEntry
+from ..format.manifest_changes import mark_erased, with_features
+from ..format.predicate import And, Comparison, In, IsNull, Not, Or, Predicate
+from ..format.row_filter import RowFilter
+from ..format.topic_meta import TopicMeta
+from ..policies.actions import Erase, EvictLocal
+from ..policies.facts import ErasureFact
+from .claims import Claims
+from .local_actions import LocalActions
+from .partition_handle import PartitionHandle
+from .rewriter import rewrite
+from .scrubber import PartitionScrub
+
+
+@dataclass(frozen=True, slots=True)
+class _Due:
+    """An open erasure with its values, and how far the partition was checked for it."""
+
+    erasure: LedgerEntry
+    values: tuple[object, ...]
+    horizon: int
+    mark: ErasedMark
+
+    def concerns(self, entry: ObjectEntry, schema: pa.Schema) -> bool:
+        """Whether the object may have a record of the erasure."""
+        return entry.base_offset < self.horizon and self.erasure.column in schema.names
+
+    def hits(self) -> Predicate:
+        before = Comparison("offset", "<", self.horizon)
+        return And((before, In(self.erasure.column, self.values)))
+
+    def checked(self, offset: int) -> ErasedMark:
+        """Return the mark once the objects before an offset were checked."""
+        return replace(self.mark, offset=min(offset, self.horizon))
+
+    def others(self) -> Predicate:
+        """Match every other row, also one whose value is null."""
+        column = self.erasure.column
+        behind = Comparison("offset", ">=", self.horizon)
+        return Or((behind, IsNull(column), Not(In(column, self.values))))
+
+
+class EraseActions:
+    """The handler of `Erase`, and the facts behind it."""
+
+    def __init__(
+        self, context: StoreContext, topics: OpenTopics, claims: Claims, local: LocalActions
+    ) -> None:
+        self._context = context
+        self._topics = topics
+        self._claims = claims
+        self._local = local
+
+    def erase(self, action: Erase) -> int | None:
+        """Rewrite the objects of a range without the erased records; return the bytes of the new objects."""
+        handle = PartitionHandle.named(self._topics, action.topic, action.partition)
+        committer = self._claims.committer(handle)
+        loaded = handle.manifest.load()
+        due = self._due(handle, loaded.head) if loaded is not None else []
+        if loaded is None or not due:
+            return 0
+        start = loaded.head.start_offset
+        entries = handle.manifest.entries(loaded.head, action.base_offset, action.end_offset)
+        # What lies before the range must have been checked: the mark says so of everything below it.
+        due = [item for item in due if entries and max(item.mark.offset, start) >= entries[0].base_offset]
+        written = 0
+        local = {segment.header.segment_id for segment in handle.local().segments}
+        for entry in entries if due else ():
+            if not (entry.sealed or local.isdisjoint(entry.segment_ids)):
+                break  # the whole segment replaces it first
+            size, due = self._erase_from(handle, committer, entry, due)
+            written += size
+        if any(item.mark != mark_of(loaded.head, item.erasure) for item in due):
+            committer.commit(self._marked(handle, due))
+        return written
+
+    def _erase_from(
+        self, handle: PartitionHandle, committer: Committer, entry: ObjectEntry, due: Sequence[_Due]
+    ) -> tuple[int, list[_Due]]:
+        """Remove the records from one object; return the bytes of the new one, and the erasures with their new marks."""
+        schema = handle.meta.schemas[entry.schema_id]
+        concerned = [item for item in due if item.concerns(entry, schema)]
+        rows = self._count(handle, entry, schema, concerned) if concerned else {}
+        checked = [
+            replace(item, mark=item.checked(entry.end_offset).plus(rows.get(item.erasure.id, 0)))
+            for item in due
+        ]
+        hits = [item for item in concerned if rows[item.erasure.id]]
+        if not hits:
+            return 0, checked
+        self._delete_local_files(handle, entry)
+        rule = self._context.settings.policy_for(handle.meta.name).offload
+        keep = RowFilter(tuple(item.others() for item in hits))
+        try:
+            size = rewrite(
+                committer, [entry], schema, rule.row_group_bytes,
+                row_filter=keep, also=self._marked(handle, checked),
+            )  # fmt: skip
+        except (CorruptionError, ObjectNotFound) as error:
+            self._scrub(handle).record_damage(entry, error)
+            raise
+        if not size:
+            raise ColdStorageError(f"the manifest does not name {entry.name} any more; the next pass goes on")
+        return size, checked
+
+    def _marked(self, handle: PartitionHandle, due: Sequence[_Due]) -> Callable[[Head], Head]:
+        """Return the change of a head that says how far the partition is checked."""
+        marks = [item.mark for item in due]
+        ids = frozenset(erasure.id for erasure in open_erasures(self._context, handle.meta))
+        return lambda head: with_features(mark_erased(head, marks, ids), (ERASURES_FEATURE,))
+
+    def _count(
+        self, handle: PartitionHandle, entry: ObjectEntry, schema: pa.Schema, due: Sequence[_Due]
+    ) -> dict[UUID, int]:
+        """Return how many records of an object each erasure removes; reads the columns of the conditions only."""
+        manifest = handle.manifest
+        values: dict[str, tuple[object, ...]] = {}
+        for item in due:
+            values[item.erasure.column] = values.get(item.erasure.column, ()) + item.values
+        batches = read_object(
+            manifest.store, manifest.keys.data(entry.name), entry, schema, columns=["offset", *values],
+            row_filter=RowFilter((Or(tuple(In(column, wanted) for column, wanted in values.items())),)),
+        )  # fmt: skip
+        rows = dict.fromkeys((item.erasure.id for item in due), 0)
+        try:
+            for batch in batches:
+                columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+                for item in due:
+                    mask = RowFilter((item.hits(),)).mask(columns, batch.schema)
+                    count = batch.num_rows * mask if isinstance(mask, bool) else mask.true_count
+                    rows[item.erasure.id] += count
+        except (CorruptionError, ObjectNotFound) as error:
+            self._scrub(handle).record_damage(entry, error)
+            raise
+        return rows
+
+    def _delete_local_files(self, handle: PartitionHandle, entry: ObjectEntry) -> None:
+        """Delete the local segments and copies of an object's range, and drop recent blocks from the writer's memory."""
+        local = handle.local().segments
+        for at, segment in enumerate(local):
+            base, end = segment.header.base_offset, segment.end_offset
+            if end <= entry.base_offset or base >= entry.end_offset or base == end:
+                continue
+            if at == len(local) - 1:
+                raise ColdStorageError(f"{segment.path} is the newest segment; the next pass seals it first")
+            evict = EvictLocal(
+                topic=handle.meta.name, partition=handle.partition, segment_id=segment.header.segment_id,
+                base_offset=base, end_offset=end, bytes=segment.bytes, reason="its records are erased",
+            )  # fmt: skip
+            if not self._local.evict_local(evict):
+                raise ColdStorageError(f"{segment.path} stays for now; the next pass goes on")
+        copies = self._context.tiers.copies
+        if copies is not None:
+            copies.drop(handle.manifest.keys.data(entry.name))
+        self._local.forget_recent(handle)
+
+    def _scrub(self, handle: PartitionHandle) -> PartitionScrub:
+        return PartitionScrub(handle.manifest, handle, self._context.fs, self._context.clock)
+
+    def _due(self, handle: PartitionHandle, head: Head) -> list[_Due]:
+        due = []
+        for erasure in open_erasures(self._context, handle.meta):
+            mark = mark_of(head, erasure)
+            horizon = horizon_of(erasure, handle.partition)
+            if max(mark.offset, head.start_offset) < horizon:
+                kind = handle.meta.schema.field(erasure.column).type
+                ledger = self._context.erasures
+                assert ledger is not None  # a store with a tierer has a directory
+                values = ledger.read_values(erasure, kind)
+                due.append(_Due(erasure, plain_values(values), horizon, mark))
+        return due
+
+
+def plain_values(values: pa.Array) -> tuple[object, ...]:
+    """Return values as predicates hold them: a timestamp as a number of microseconds."""
+    if pa.types.is_timestamp(values.type):
+        values = values.cast(pa.int64())
+    return tuple(values.to_pylist())
+
+
+def open_erasures(context: StoreContext, meta: TopicMeta) -> list[LedgerEntry]:
+    """Return the erasures of a topic whose values may still lie in objects of its manifests.
+
+    Raises
+    ------
+    CorruptionError, UnsupportedFormat
+    """
+    ledger = context.erasures
+    known = () if ledger is None else ledger.read()
+    return [item for item in known if item.topic_id == meta.topic_id and item.done_us is None]
+
+
+def horizon_of(erasure: LedgerEntry, partition: int) -> int:
+    """Return the offset from which on an erasure keeps the records of a partition; 0 for a later partition."""
+    return erasure.horizons[partition] if partition < len(erasure.horizons) else 0
+
+
+def mark_of(head: Head | None, erasure: LedgerEntry) -> ErasedMark:
+    """Return how far a partition was checked for an erasure."""
+    marks = () if head is None else head.erased
+    return next((mark for mark in marks if mark.erasure == erasure.id), ErasedMark(erasure.id, 0, 0))
+
+
+def erasure_facts(
+    erasures: Sequence[LedgerEntry], head: Head | None, partition: int
+) -> tuple[ErasureFact, ...]:
+    """Return the erasures that are not finished in a partition, for its plan."""
+    start = 0 if head is None else head.start_offset
+    facts = (
+        ErasureFact(item.number, horizon_of(item, partition), max(start, mark_of(head, item).offset))
+        for item in erasures
+    )
+    return tuple(fact for fact in facts if fact.checked_offset < fact.horizon)
+
+
+def sweeping_since_us(context: StoreContext, meta: TopicMeta) -> int | None:
+    """Return since when objects of a topic may hold records that an open erasure has removed; None: they do not."""
+    times = [item.rewritten_us for item in open_erasures(context, meta) if item.rewritten_us is not None]
+    return min(times, default=None)

@@ -1,0 +1,216 @@
+"""What may still give back the records of an erasure, after no manifest names them any more.
+
+Each check answers by what is there, not by what should have happened. An erasure is done when none finds anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from uuid import UUID
+
+from ..cold.fetch.object_reader import read_object
+from ..cold.manifest.keys import parse_object_name, topic_key, topic_prefix
+from ..cold.object_store.protocol import KeepsUnfinished, KeepsVersions
+from ..cold.upkeep.inspect import read_facts, rebuild_entry
+from ..engine.context import StoreContext
+from ..engine.open_topics import OpenTopics
+from ..errors import CorruptionError, ObjectNotFound
+from ..format.erasure import LedgerEntry
+from ..format.predicate import In
+from ..format.row_filter import RowFilter
+from ..format.schema import TRANSACTIONS_TOPIC
+from ..format.topic_meta import TopicMeta
+from ..table.table_sweep import stale_files
+from ..warm.catalog import deletions
+from ..warm.open_commits import STAGE_DIRECTORY
+from ..warm.writer_requests import REQUEST_FILE
+from .erase_actions import horizon_of, plain_values
+from .local_actions import LocalActions
+from .partition_handle import PartitionHandle
+
+_DAMAGED_PREFIX = ".damaged-"
+
+
+class Traces:
+    """Looks for traces of erasures in one open store."""
+
+    def __init__(self, context: StoreContext, topics: OpenTopics, local: LocalActions) -> None:
+        self._context = context
+        self._topics = topics
+        self._local = local
+        # Orphans that were read and have no such record; objects never change.
+        self._clean: set[tuple[UUID, str]] = set()
+        # The staged rows at the first look for an erasure.
+        self._staged: dict[UUID, frozenset[Path]] = {}
+
+    def here(self, erasure: LedgerEntry, meta: TopicMeta | None) -> Iterator[str]:
+        """Yield what is left on this disk and in the memory of its writers, one line each; sends no request.
+
+        Parameters
+        ----------
+        meta
+            The erasure's topic; None if it was deleted.
+
+        Raises
+        ------
+        CorruptionError, UnsupportedFormat, OSError
+        """
+        yield from self._files(erasure, meta)
+        log = self._transaction_log(erasure)
+        if log is not None:
+            yield from self._rows_of_transactions(erasure, log)
+
+    def in_bucket(self, erasure: LedgerEntry, meta: TopicMeta | None) -> Iterator[str]:
+        """Yield what is left in the bucket, one line each; old versions of objects that are gone are deleted.
+
+        Raises
+        ------
+        CorruptionError, UnsupportedFormat, ColdStorageError
+        """
+        log = self._transaction_log(erasure)
+        if log is not None:
+            yield from self._published_transactions(erasure, log)
+        if meta is None:
+            yield from self._of_deleted_topic(erasure)
+        else:
+            for partition in range(meta.partitions):
+                yield from self._orphans(erasure, meta, partition)
+            yield from self._table(erasure, meta)
+        yield from self._uploads_and_versions(erasure)
+
+    # -- this disk -------------------------------------------------------------------------------
+
+    def _files(self, erasure: LedgerEntry, meta: TopicMeta | None) -> Iterator[str]:
+        root = self._context.tiers.locations.root
+        assert root is not None
+        for deletion in deletions(root):
+            yield f"the deletion of topic {deletion.name!r} is not finished"
+        # Rows that are staged later are appends that go on.
+        staged = self._staged.setdefault(erasure.id, frozenset((root / STAGE_DIRECTORY).glob("*/*.rows")))
+        for path in staged:
+            if path.exists():
+                yield f"{path} holds staged rows from before"
+        if meta is None:
+            return
+        for partition in range(meta.partitions):
+            handle = PartitionHandle.of(self._topics, meta, partition)
+            # What was replaced or could not be repaired: it cannot be searched for records.
+            for path in sorted(handle.directory.glob(f"{_DAMAGED_PREFIX}*")):
+                with handle.hold_topic():
+                    self._context.fs.unlink(path)
+            if (handle.directory / REQUEST_FILE).exists() and not self._local.forget_recent(handle):
+                yield f"the writer of {meta.name}/{partition}, another process, has not taken its request yet"
+
+    def _transaction_log(self, erasure: LedgerEntry) -> PartitionHandle | None:
+        """Return the transaction log, if it may hold rows from before the erasure was called."""
+        if not erasure.log_end or TRANSACTIONS_TOPIC not in self._topics.topic_names():
+            return None
+        return PartitionHandle.named(self._topics, TRANSACTIONS_TOPIC, 0)
+
+    def _rows_of_transactions(self, erasure: LedgerEntry, log: PartitionHandle) -> Iterator[str]:
+        local = log.local()
+        if local.start_offset < erasure.log_end:
+            yield (
+                f"the transaction log begins at offset {local.start_offset} and may hold rows up to {erasure.log_end}; "
+                "its writer shortens it with a later transaction, or when the store is closed"
+            )
+        for segment in local.segments:
+            base = segment.header.base_offset
+            if base < min(erasure.log_end, segment.end_offset):
+                yield f"{segment.path} may hold rows of old transactions; a pass deletes it"
+
+    # -- the bucket ------------------------------------------------------------------------------
+
+    def _published_transactions(self, erasure: LedgerEntry, log: PartitionHandle) -> Iterator[str]:
+        keys = log.manifest.keys
+        for info in self._context.tiers.object_store.list(keys.data_prefix):
+            name = parse_object_name(info.key.removeprefix(keys.data_prefix))
+            if name is not None and name.base_offset < erasure.log_end:
+                yield f"{info.key} may hold rows of old transactions; a sweep deletes it"
+
+    def _of_deleted_topic(self, erasure: LedgerEntry) -> Iterator[str]:
+        tombstone = topic_key(erasure.topic, erasure.topic_id)
+        for info in self._context.tiers.object_store.list(topic_prefix(erasure.topic, erasure.topic_id)):
+            if info.key != tombstone:
+                yield f"{info.key} of the deleted topic; a sweep deletes it"
+
+    def _orphans(self, erasure: LedgerEntry, meta: TopicMeta, partition: int) -> Iterator[str]:
+        """Yield the objects that no manifest names and that have a record of the erasure."""
+        manifest = PartitionHandle.of(self._topics, meta, partition).manifest
+        horizon = horizon_of(erasure, partition)
+        prefix = manifest.keys.data_prefix
+        # Listed first: an object that is published in between is named by the head.
+        listed = list(manifest.store.list(prefix))
+        loaded = manifest.load()
+        named = {entry.name for entry in manifest.entries(loaded.head)} if loaded is not None else set()
+        for info in listed:
+            name = info.key.removeprefix(prefix)
+            parsed = parse_object_name(name)
+            if parsed is None or name in named or parsed.base_offset >= horizon:
+                continue
+            if (erasure.id, info.key) in self._clean:
+                continue
+            try:
+                held = self._holds(erasure, meta, info.key)
+            except ObjectNotFound:
+                continue  # swept since
+            except CorruptionError:
+                held = True
+            if held:
+                yield f"{info.key} is kept for sweep.grace; a sweep deletes it"
+            else:
+                self._clean.add((erasure.id, info.key))
+
+    def _holds(self, erasure: LedgerEntry, meta: TopicMeta, key: str) -> bool:
+        store, ledger = self._context.tiers.object_store, self._context.erasures
+        assert ledger is not None
+        facts = read_facts(store, key).facts
+        schema = meta.schemas[facts.schema_id]
+        if erasure.column not in schema.names:
+            return False
+        values = plain_values(ledger.read_values(erasure, schema.field(erasure.column).type))
+        batches = read_object(
+            store, key, rebuild_entry(store, key), schema, columns=["offset"],
+            row_filter=RowFilter((In(erasure.column, values),)),
+        )  # fmt: skip
+        return any(batch.num_rows for batch in batches)
+
+    def _table(self, erasure: LedgerEntry, meta: TopicMeta) -> Iterator[str]:
+        published = self._context.settings.policy_for(meta.name).table.every is not None
+        for found in stale_files(
+            self._context.tiers.object_store, meta.name, meta.topic_id, _seconds(erasure)
+        ):
+            yield (
+                f"{found}, once the table is published again"
+                if published
+                else f"{found}, but the table is not published any more: set table.every, or delete its folder"
+            )
+
+    def _uploads_and_versions(self, erasure: LedgerEntry) -> Iterator[str]:
+        """Yield unfinished uploads; delete old versions, which are of objects that are gone: no name is used twice."""
+        store = self._context.tiers.object_store
+        log = self._transaction_log(erasure)
+        prefixes = [topic_prefix(erasure.topic, erasure.topic_id)]
+        if log is not None:
+            prefixes.append(topic_prefix(log.meta.name, log.meta.topic_id))
+        for prefix in prefixes:
+            if isinstance(store, KeepsUnfinished):
+                for upload in store.unfinished_uploads(prefix):
+                    if upload.begun_seconds < _seconds(erasure):
+                        yield f"the unfinished upload of {upload.key}; a sweep aborts it"
+            if isinstance(store, KeepsVersions):
+                doomed = [
+                    item for item in store.old_versions(prefix) if _has_rows(item.key.removeprefix(prefix))
+                ]
+                if doomed:
+                    store.delete_versions(doomed)
+
+
+def _has_rows(name: str) -> bool:
+    """Whether an object below a topic's prefix may hold values of rows: data, or a file of the live table."""
+    return "/data/" in name or name.startswith("table/")
+
+
+def _seconds(erasure: LedgerEntry) -> float:
+    return (erasure.rewritten_us or 0) / 1e6

@@ -1,0 +1,263 @@
+"""The course of erasures: the ledger here and in the bucket, and the proof that nothing gives the records back any more.
+
+::
+
+    called ──▶ rewriting ──▶ sweeping ──▶ done
+       │          │             │           └ the values are deleted, in the bucket first
+       │          │             └ until no trace is left: orphans, old versions, unfinished uploads, old table files, the
+       │          │               transaction log, damaged files, deleted topics, caches
+       │          └ `erase_actions` rewrites objects, until every head says that its partition is checked
+       └ the ledger and the values are on this disk; the next pass brings them to the bucket
+
+The two copies of the ledger are joined and never shortened. An erasure that this disk learns of from the bucket was carried
+out elsewhere, as after a restore: this disk may be an old image, so all its segments below the horizons are deleted, once they
+are proven to be in the bucket. Then local segments overlap no object that lacks records.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from uuid import UUID
+
+from ..cold.manifest.erasures import drop_values, exchange_ledger, get_values, put_values, read_ledger
+from ..cold.manifest.leases import server_seconds
+from ..cold.manifest.store_documents import StoreDocuments
+from ..engine.context import StoreContext
+from ..engine.open_topics import OpenTopics
+from ..errors import ColdStorageError, TieredError, as_tiered_error
+from ..format.document import ERASURES_FEATURE
+from ..format.erasure import LedgerEntry, decode_values, merge_ledgers
+from ..format.topic_meta import TopicMeta
+from ..policies.actions import EvictLocal
+from ..warm.bucket_binding import read_binding
+from .claims import Claims
+from .erase_actions import horizon_of, mark_of
+from .erase_traces import Traces
+from .local_actions import LocalActions
+from .partition_handle import PartitionHandle
+from .sweep_state import read_swept
+
+log = logging.getLogger("tiered.erasures")
+
+
+@dataclass(slots=True)
+class _State:
+    """What this process has done since it opened the store."""
+
+    exchanged: bool = False
+    uploaded: set[UUID] = field(default_factory=set)
+    found: dict[UUID, tuple[int | None, str]] = field(default_factory=dict)
+
+
+class Erasures:
+    """The erasures of one open store. A pass calls this under the locks of full passes."""
+
+    def __init__(
+        self, context: StoreContext, topics: OpenTopics, claims: Claims, local: LocalActions
+    ) -> None:
+        self._context = context
+        self._topics = topics
+        self._claims = claims
+        self._local = local
+        self._traces = Traces(context, topics, local)
+        self._state = _State()
+
+    # -- the ledger ------------------------------------------------------------------------------
+
+    def exchange(self) -> None:
+        """Bring the ledger and the values of open erasures to the bucket, and what the bucket knows here.
+
+        Without erasures it costs one request for each opening of the store.
+
+        Raises
+        ------
+        ConfigError, Fenced, DiskFull, CorruptionError, UnsupportedFormat, ColdStorageError
+        """
+        ledger = self._context.erasures
+        if ledger is None or not self._context.tiers.has_cold:
+            return
+        ours = ledger.read()
+        if self._state.exchanged and all(item.done_us is not None for item in ours):
+            return
+        root = self._context.tiers.locations.root
+        if not ours and (root is None or not read_binding(root).claimed):
+            return
+        # The documents of the bucket say first that there are erasures.
+        if not self._claims.store.check_owner():
+            return
+        store = self._context.tiers.object_store
+        documents = StoreDocuments(store)
+        if ours:
+            for erasure in ours:
+                if erasure.done_us is None and erasure.id not in self._state.uploaded:
+                    data = ledger.values_bytes(erasure)
+                    if data is not None:
+                        put_values(store, erasure, data)
+                        self._state.uploaded.add(erasure.id)
+            merged = exchange_ledger(documents, ours)
+        else:
+            owner = documents.read_store()
+            merged = read_ledger(documents) if owner is not None and ERASURES_FEATURE in owner[1] else ()
+        known = {item.id for item in ours}
+        fresh = [item for item in merged if item.id not in known]
+        if fresh:
+            self._adopt(fresh)
+        if merged != ours:
+            ledger.change(lambda present: merge_ledgers(present, merged))
+        if not self._state.exchanged and merged:
+            drop_values(store, merged)
+            ledger.drop_values()
+        self._state.exchanged = True
+
+    def begin_pass(self) -> list[TieredError]:
+        """Bring open erasures to the bucket before a pass carries them out; return the error, if there is one."""
+        ledger = self._context.erasures
+        try:
+            if ledger is not None and any(item.done_us is None for item in ledger.read()):
+                self.exchange()
+        except (TieredError, OSError) as error:
+            return [as_tiered_error(error)]
+        return []
+
+    def _adopt(self, fresh: Sequence[LedgerEntry]) -> None:
+        """Take over erasures that were carried out elsewhere: no local segment below their horizons stays."""
+        self._context.catalog.add_feature(ERASURES_FEATURE)
+        ledger = self._context.erasures
+        assert ledger is not None
+        for erasure in fresh:
+            if erasure.done_us is None:
+                data = get_values(self._context.tiers.object_store, erasure)
+                meta = self._meta(erasure)
+                if meta is not None:
+                    decode_values(data, meta.schema.field(erasure.column).type, where=erasure.values_name)
+                ledger.write_values(erasure, data)
+                self._state.uploaded.add(erasure.id)
+            for handle, horizon in self._partitions(erasure):
+                self._delete_segments(handle, horizon, erasure)
+
+    def _delete_segments(self, handle: PartitionHandle, horizon: int, erasure: LedgerEntry) -> None:
+        local = handle.local().segments
+        for at, segment in enumerate(local):
+            base, end = segment.header.base_offset, segment.end_offset
+            if base >= horizon or base == end:
+                continue
+            reason = f"erasure {erasure.number} was carried out elsewhere"
+            if at == len(local) - 1:
+                raise ColdStorageError(f"{segment.path} stays, as the newest segment, although {reason}")
+            self._local.evict_local(
+                EvictLocal(
+                    topic=handle.meta.name, partition=handle.partition, segment_id=segment.header.segment_id,
+                    base_offset=base, end_offset=end, bytes=segment.bytes, reason=reason,
+                )
+            )  # fmt: skip
+
+    # -- the end ---------------------------------------------------------------------------------
+
+    def advance(self) -> list[TieredError]:
+        """Move each open erasure on as far as it can be proven; return the errors."""
+        ledger = self._context.erasures
+        problems: list[TieredError] = []
+        if ledger is None or not self._context.tiers.has_cold:
+            return problems
+        if not self._state.exchanged:
+            # The first pass of a store owns its prefix only once it has published.
+            try:
+                self.exchange()
+            except (TieredError, OSError) as error:
+                return [as_tiered_error(error)]
+        if not self._state.exchanged:
+            return problems
+        waiting: dict[UUID, str] = {}
+        for erasure in ledger.read():
+            if erasure.done_us is None:
+                try:
+                    waiting[erasure.id] = self._advance(erasure)
+                except (TieredError, OSError) as error:
+                    waiting[erasure.id] = f"{type(error).__name__}: {error}"
+                    problems.append(as_tiered_error(error))
+        ledger.waiting = waiting
+        return problems
+
+    def _advance(self, erasure: LedgerEntry) -> str:
+        """Move an erasure on; return what it waits for, empty if it is done."""
+        if erasure.rewritten_us is None or self._may_look(erasure):
+            # Also later: a restore to a time may have brought objects back.
+            waiting, rows = self._unchecked(erasure)
+            if waiting:
+                return waiting
+        if erasure.rewritten_us is None:
+            # By the clock of the bucket, with which the times of its objects are compared.
+            now_us = int(server_seconds(self._context.tiers.object_store) * 1e6)
+            erasure = self._record(replace(erasure, rewritten_us=now_us, rows=rows))
+            log.info(
+                "erasure %d: %d records of %s are in no manifest any more",
+                erasure.number,
+                rows,
+                erasure.topic,
+            )
+        meta = self._meta(erasure)
+        if self._context.lifecycle.writes:
+            self._context.commits.shorten_log(erasure.log_end)
+        trace = next(self._traces.here(erasure, meta), None)
+        if trace is None and self._may_look(erasure):
+            swept = self._swept()
+            self._state.found[erasure.id] = swept, next(self._traces.in_bucket(erasure, meta), "")
+        trace = trace or self._state.found[erasure.id][1]
+        if trace:
+            return trace
+        self._context.tiers.fetcher.clear()
+        # In this order: after a crash the next pass deletes values that were left.
+        self._record(replace(erasure, done_us=self._context.clock()))
+        log.info("erasure %d of %s is done", erasure.number, erasure.topic)
+        return ""
+
+    def _may_look(self, erasure: LedgerEntry) -> bool:
+        """Whether to look into the bucket: once, and again after each sweep, as only a sweep deletes."""
+        found = self._state.found.get(erasure.id)
+        return found is None or found[0] != self._swept()
+
+    def _swept(self) -> int | None:
+        root = self._context.tiers.locations.root
+        assert root is not None  # the ledger lies in it
+        return read_swept(root)
+
+    def _record(self, erasure: LedgerEntry) -> LedgerEntry:
+        """Write an erasure's state to the bucket, then here; delete the values of one that is done."""
+        ledger, store = self._context.erasures, self._context.tiers.object_store
+        assert ledger is not None
+        merged = exchange_ledger(StoreDocuments(store), merge_ledgers([erasure], ledger.read()))
+        if erasure.done_us is not None:
+            drop_values(store, merged)
+        ledger.change(lambda present: merge_ledgers(merged, present))
+        if erasure.done_us is not None:
+            ledger.drop_values()
+        return next(item for item in merged if item.id == erasure.id)
+
+    def _unchecked(self, erasure: LedgerEntry) -> tuple[str, int]:
+        """Return the first partition that is not checked yet, or an empty text; and the records that were removed."""
+        rows = 0
+        for handle, horizon in self._partitions(erasure):
+            loaded = handle.manifest.load()
+            head = None if loaded is None else loaded.head
+            mark = mark_of(head, erasure)
+            rows += mark.rows
+            start = handle.local().start_offset if head is None else head.start_offset
+            if max(mark.offset, start) < horizon:
+                place = f"{handle.meta.name}/{handle.partition}"
+                return f"{place} is checked up to offset {max(mark.offset, start)} of {horizon}", rows
+        return "", rows
+
+    def _partitions(self, erasure: LedgerEntry) -> Iterator[tuple[PartitionHandle, int]]:
+        meta = self._meta(erasure)
+        if meta is not None:
+            for partition in range(meta.partitions):
+                yield PartitionHandle.of(self._topics, meta, partition), horizon_of(erasure, partition)
+
+    def _meta(self, erasure: LedgerEntry) -> TopicMeta | None:
+        """Return the erasure's topic; None once it was deleted."""
+        if erasure.topic not in self._topics.topic_names():
+            return None
+        meta = self._topics.meta(erasure.topic)
+        return meta if meta.topic_id == erasure.topic_id else None

@@ -1,0 +1,144 @@
+"""The local copy of the ledger of erasures: ``erasures.json``, and the values of the open ones (see `format.erasure`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from uuid import UUID
+
+import pyarrow as pa
+
+from ..errors import CorruptionError
+from ..format.document import decode_document, encode_document
+from ..format.erasure import (
+    LEDGER_FILE,
+    VALUES_FOLDER,
+    LedgerEntry,
+    decode_values,
+    encode_values,
+    ledger_from_json,
+    ledger_to_json,
+)
+from .file_lock import directory_lock
+from .file_value_cache import FileValueCache
+from .filesystem import FileSystem, read_whole, write_atomically
+
+_WAIT_SECONDS = 30.0
+
+
+class ErasureLedger:
+    """The ledger in one store's directory. Several processes may change it; each change is atomic and durable.
+
+    Attributes
+    ----------
+    waiting
+        What each open erasure waits for, by id, as the last pass of this process found.
+    """
+
+    def __init__(self, fs: FileSystem, root: Path) -> None:
+        self._fs = fs
+        self._path = root / LEDGER_FILE
+        self._folder = root / VALUES_FOLDER
+        self.waiting: dict[UUID, str] = {}
+        self._cache: FileValueCache[tuple[LedgerEntry, ...]] = FileValueCache()
+
+    def read(self) -> tuple[LedgerEntry, ...]:
+        """Return all erasures, in order of the calls.
+
+        Raises
+        ------
+        CorruptionError, UnsupportedFormat
+        """
+        try:
+            return self._cache.read(str(self._path), self._read)
+        except FileNotFoundError:
+            return ()
+
+    def _read(self) -> tuple[LedgerEntry, ...]:
+        values = decode_document(read_whole(self._path), where=str(self._path))
+        return ledger_from_json(values, where=str(self._path))
+
+    def read_values(self, erasure: LedgerEntry, kind: pa.DataType) -> pa.Array:
+        """Return the values of an open erasure, of a column of type `kind`.
+
+        Raises
+        ------
+        CorruptionError
+            They are missing or damaged.
+        """
+        path = self._folder.parent / erasure.values_name
+        try:
+            return decode_values(read_whole(path), kind, where=str(path))
+        except FileNotFoundError:
+            raise CorruptionError("the values of an open erasure are missing", where=str(path)) from None
+
+    def values_bytes(self, erasure: LedgerEntry) -> bytes | None:
+        """Return the values of an erasure as stored; None if they are not here."""
+        try:
+            return read_whole(self._folder.parent / erasure.values_name)
+        except FileNotFoundError:
+            return None
+
+    def write_values(self, erasure: LedgerEntry, data: bytes) -> None:
+        """Store the values of an erasure durably, as `format.erasure.encode_values` made them."""
+        self._fs.make_directory(self._folder)
+        write_atomically(self._fs, self._folder.parent / erasure.values_name, data)
+
+    def add(self, make: Callable[[int], LedgerEntry], values: pa.Array) -> LedgerEntry:
+        """Add an erasure, which `make` returns for its number; durable once this returns.
+
+        Raises
+        ------
+        DiskFull, StoreLocked, CorruptionError, UnsupportedFormat
+        """
+        with self._held() as known:
+            erasure = make(1 + max((item.number for item in known), default=0))
+            # First, so that no erasure in the ledger is without them.
+            self.write_values(erasure, encode_values(values))
+            self._write((*known, erasure))
+            return erasure
+
+    def change(
+        self, change: Callable[[tuple[LedgerEntry, ...]], tuple[LedgerEntry, ...]]
+    ) -> tuple[LedgerEntry, ...]:
+        """Replace the ledger by what `change` makes of it; return the new one.
+
+        Raises
+        ------
+        DiskFull, StoreLocked, CorruptionError, UnsupportedFormat
+        """
+        with self._held() as known:
+            changed = change(known)
+            if changed != known:
+                self._write(changed)
+            return changed
+
+    def drop_values(self) -> None:
+        """Delete the values of erasures that are done, and of those that a crash kept from the ledger.
+
+        Raises
+        ------
+        OSError, StoreLocked, CorruptionError, UnsupportedFormat
+        """
+        with self._held() as known:
+            if not self._folder.exists():
+                return
+            kept = {item.values_name.removeprefix(VALUES_FOLDER) for item in known if item.done_us is None}
+            doomed = [path for path in self._folder.iterdir() if path.name not in kept]
+            for path in doomed:
+                self._fs.unlink(path)
+            if doomed:
+                self._fs.sync_directory(self._folder)
+
+    def _write(self, erasures: tuple[LedgerEntry, ...]) -> None:
+        write_atomically(self._fs, self._path, encode_document(ledger_to_json(erasures)))
+
+    @contextmanager
+    def _held(self) -> Iterator[tuple[LedgerEntry, ...]]:
+        with directory_lock(self._path.parent, wait_seconds=_WAIT_SECONDS):
+            try:
+                known = self._read()
+            except FileNotFoundError:
+                known = ()
+            yield known
