@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import threading
+import time
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -16,6 +17,7 @@ import tiered
 from tests.support.byte_search import files_with
 from tests.support.clock import Clock
 from tests.support.stores import HOUR_US, open_store, stepwise
+from tiered.cold.manifest.leases import Lease
 from tiered.cold.manifest.partition_manifest import PartitionManifest
 from tiered.cold.object_store.connect import open_object_store
 from tiered.cold.upkeep.rebuild import plan_rebuild
@@ -328,3 +330,155 @@ def test_a_rebuilt_manifest_names_the_objects_without_the_records(
     assert rebuilt.inline == head.inline
     assert (rebuilt.features, rebuilt.erased) == (head.features, ())
     assert all(replace(entry, bytes=0).record_count < 10 for entry in head.inline)
+
+
+def test_objects_that_a_restore_to_a_time_brings_back_are_checked_again(
+    tmp_path: Path, url: str, clock: Clock, days: Any
+) -> None:
+    """Those that a merge replaced are not named when the erasure runs, and have its records."""
+    merging = stepwise(
+        offload={"after": "0s", "tail_interval": "off"}, local_retention={"age": "1h"},
+        merge={"after": "4h", "target_bytes": "1MiB"},
+    )  # fmt: skip
+    with open_store(tmp_path / "old", url, clock, settings=merging) as store:
+        topic = fill(store, 4)
+        store.tier()
+        clock.advance(3600)
+        moment = clock() // 1000
+        clock.advance(60)
+        for number in range(40, 80):
+            topic.append(b"<of b> %d" % number, key="b")
+            if number % 10 == 9:
+                topic.roll()
+        store.tier()
+        clock.advance(5 * 3600)
+        kinds = [action.kind for _ in range(2) for action, _ in store.tier().done]
+        assert "merge" in kinds
+        erasure = topic.erase(["b"])
+        store.tier()
+        store.tier()
+        assert erasure.state == "sweeping"
+    with tiered.restore(url, tmp_path / "new", settings=merging, host=Host(clock=clock), at=moment) as store:
+        assert any(number % 3 == 1 for number in numbers(store.topic("t"))), "from before the erasure"
+        carry_out(store, clock, days)
+        assert [x.state for x in store.erasures()] == ["done"]
+        assert numbers(store.topic("t")) == [number for number in range(40) if number % 3 != 1]
+    shutil.rmtree(tmp_path / "old")
+    assert files_with(tmp_path, b"<of b>") == []
+
+
+def test_what_lies_in_an_object_behind_the_horizon_stays(
+    store: tiered.Store, clock: Clock, days: Any
+) -> None:
+    """A restore may lower a horizon into an object."""
+    topic = fill(store, 1)
+    topic.erase(["b"])
+    store.context.erasures.change(lambda known: (replace(known[0], horizons=(5,)),))
+    carry_out(store, clock, days)
+    assert [x.state for x in store.erasures()] == ["done"]
+    assert numbers(topic) == [0, 2, 3, 5, 6, 7, 8, 9]
+
+
+def test_rows_of_transactions_are_searched_for_in_their_log(
+    store: tiered.Store, tmp_path: Path, clock: Clock, days: Any
+) -> None:
+    """The log has them once more, here and in the bucket."""
+    topic = store.create_topic("t")
+    with store.transaction() as transaction:
+        transaction.append("t", b"<of b> 1", key="b")
+        transaction.append("t", b"<of a> 1", key="a")
+    topic.roll()
+    with pytest.MonkeyPatch.context() as patch:
+        # The log is as long as if its transactions were not published yet.
+        patch.setattr(type(store.context.commits), "shorten_log", lambda self, offset: None)
+        erasure = topic.erase(["b"])
+        carry_out(store, clock, days)
+        assert erasure.state == "sweeping"
+        assert "the transaction log begins at offset 0" in erasure.waits_for
+        assert files_with(tmp_path / "data", b"<of b>")
+    for _ in range(4):
+        clock.advance(3 * 3600)
+        store.tier()
+    assert "may hold rows of old transactions; a sweep deletes it" in erasure.waits_for
+    carry_out(store, clock, days)
+    assert erasure.state == "done"
+    assert files_with(tmp_path, b"<of b>") == []
+    assert numbers(topic) == [1]
+
+
+def test_a_file_of_a_repair_a_copy_and_a_request_to_a_writer_hold_nothing(
+    tmp_path: Path, url: str, clock: Clock, days: Any
+) -> None:
+    promoting = stepwise(
+        offload={"after": "0s", "tail_interval": "off"}, local_retention={"age": "1h"}, promote={"reads": 1}
+    )
+    with open_store(tmp_path / "data", url, clock, settings=promoting) as store:
+        topic = fill(store)
+        store.tier()
+        clock.advance(2 * 3600)
+        store.tier()
+        (tmp_path / "data/topics/t/0/.damaged-0.log-1").write_bytes(b"<of b> of once")
+        copies = store.context.tiers.copies
+        manifest = store.context.tiers.cold(topic.meta, 0)
+        for entry in manifest.entries(manifest.load().head):
+            key = manifest.keys.data(entry.name)
+            copies.write(key, [manifest.store.get(key).data])
+        assert files_with(tmp_path / "data", b"<of b>")[0].startswith("promoted/")
+        topic.erase(["b"])
+        report = store.tier()
+        assert "erase" in [action.kind for action, _ in report.done]
+        assert not [name for name in files_with(tmp_path / "data", b"<of b>") if "promoted" in name]
+        carry_out(store, clock, days)
+        assert [x.state for x in store.erasures()] == ["done"]
+        assert files_with(tmp_path, b"<of b>") == []
+        assert not list((tmp_path / "data/erasures").iterdir())
+        assert not list((tmp_path / "bucket").glob("erasures/*"))
+
+
+def test_a_lease_holds_erased_records_back_for_its_limit_only(
+    store: tiered.Store, url: str, clock: Clock, days: Any
+) -> None:
+    topic = fill(store)
+    erasure = topic.erase(["b"])
+    store.tier()
+    Lease.take(open_object_store(url))
+    store.tier()
+    assert erasure.state == "sweeping"
+    with pytest.MonkeyPatch.context() as patch:
+        # Two days later by the bucket's clock the lease still holds, as if its reader had renewed it.
+        since = time.time() - 60
+        patch.setattr(store_sweep, "oldest_lease", lambda *_: since)
+        patch.setattr(store_sweep.StoreSweep, "_rules_of", lambda self, meta, rules: rules)
+        carry_out(store, clock, days)
+        assert erasure.state == "sweeping"
+        patch.undo()
+        patch.setattr(store_sweep, "oldest_lease", lambda *_: since)
+        carry_out(store, clock, days)
+        assert erasure.state == "done"
+
+
+def test_a_table_from_before_is_waited_for(tmp_path: Path, url: str, clock: Clock, days: Any) -> None:
+    """Its manifests have the bounds of columns; nobody publishes it any more."""
+    pytest.importorskip("pyiceberg")
+    schema = pa.schema([("user", pa.string())])
+    offload = {"after": "0s", "tail_interval": "off"}
+    with open_store(
+        tmp_path / "data", url, clock, settings=stepwise(offload=offload, table={"every": "1m"})
+    ) as store:
+        topic = store.create_topic("t", schema=schema, key="user")
+        for user in ("ann", "zoe-of-z"):
+            topic.append({"user": user})
+        topic.roll()
+        store.tier()
+    assert [name for name in files_with(tmp_path / "bucket", b"zoe-of-z") if "table/" in name]
+    with open_store(tmp_path / "data", url, clock, settings=stepwise(offload=offload)) as store:
+        erasure = store.topic("t").erase(["zoe-of-z"])
+        carry_out(store, clock, days)
+        assert erasure.state == "sweeping"
+        assert (
+            "the table is not published any more: set table.every, or delete its folder" in erasure.waits_for
+        )
+        shutil.rmtree(next((tmp_path / "bucket").glob("t/*/table")))
+        carry_out(store, clock, days)
+        assert erasure.state == "done"
+    assert files_with(tmp_path, b"zoe-of-z") == []

@@ -18,7 +18,7 @@ the folder nor an object of the topic is (promise P10).
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from functools import cached_property
 from typing import Any
 from uuid import UUID
@@ -179,13 +179,17 @@ class TableSweep:
         return set(map(self._reader.files.key, urls))
 
 
-def stale_files(store: ObjectStore, topic: str, topic_id: UUID, before_seconds: float) -> Iterator[str]:
+def stale_files(
+    store: ObjectStore, topic: str, topic_id: UUID, before_seconds: float, live: Collection[str]
+) -> Iterator[str]:
     """Yield why files of a topic's table still show values of an earlier time: bounds of columns lie in manifests.
 
     Parameters
     ----------
     before_seconds
         The objects of the topic changed at that time (Unix, the server's clock).
+    live
+        The names of all objects that the topic's heads name.
 
     Raises
     ------
@@ -198,10 +202,15 @@ def stale_files(store: ObjectStore, topic: str, topic_id: UUID, before_seconds: 
         for info in listed:
             yield f"{info.key} is of a table that is no more; a sweep deletes it"
         return
-    metadata = newest[1]
-    current = metadata.current_snapshot()
-    kept = [] if current is None else [current]
-    named = {reader.files.key(item.manifest_path) for item in reader.manifests(kept)}
+    current = newest[1].current_snapshot()
+    manifests = list(reader.manifests([] if current is None else [current]))
+    for manifest in manifests:
+        names = (
+            entry.data_file.file_path.rpartition("/")[2] for entry in reader.files.read_manifest(manifest)
+        )
+        if any(name not in live for name in names):
+            yield f"{reader.folder.url(newest[0])} names objects from before, with bounds of their columns"
+    named = {reader.files.key(manifest.manifest_path) for manifest in manifests}
     for info in listed:
         name = info.key.rpartition("/")[2]
         if name.startswith("manifest-") and info.key not in named and info.modified_seconds < before_seconds:

@@ -179,13 +179,23 @@ class Traces:
     def _table(self, erasure: LedgerEntry, meta: TopicMeta) -> Iterator[str]:
         published = self._context.settings.policy_for(meta.name).table.every is not None
         for found in stale_files(
-            self._context.tiers.object_store, meta.name, meta.topic_id, _seconds(erasure)
+            self._context.tiers.object_store, meta.name, meta.topic_id, _seconds(erasure), self._live(meta)
         ):
             yield (
                 f"{found}, once the table is published again"
                 if published
                 else f"{found}, but the table is not published any more: set table.every, or delete its folder"
             )
+
+    def _live(self, meta: TopicMeta) -> set[str]:
+        """Return the names of all objects that the heads of a topic name."""
+        names: set[str] = set()
+        for partition in range(meta.partitions):
+            manifest = PartitionHandle.of(self._topics, meta, partition).manifest
+            loaded = manifest.load()
+            if loaded is not None:
+                names.update(entry.name for entry in manifest.entries(loaded.head))
+        return names
 
     def _uploads_and_versions(self, erasure: LedgerEntry) -> Iterator[str]:
         """Yield unfinished uploads; delete old versions, which are of objects that are gone: no name is used twice."""

@@ -21,6 +21,7 @@ from ..actions import (
     Compress,
     Demote,
     EvictLocal,
+    Erase,
     Expire,
     Offload,
     Promote,
@@ -219,6 +220,14 @@ def _done(facts: PartitionFacts, action: Action, now_us: int) -> PartitionFacts:
             return _expired(facts, action)
         case Rewrite():
             return _rewritten(facts, action)
+        case Erase():
+            marked = (
+                replace(item, checked_offset=max(item.checked_offset, action.end_offset))
+                for item in facts.erasures
+            )
+            return replace(
+                facts, erasures=tuple(item for item in marked if item.checked_offset < item.horizon)
+            )
         case ChangeClass():
             return replace(
                 facts,
