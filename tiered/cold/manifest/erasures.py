@@ -17,7 +17,7 @@ from ...format.erasure import (
     ledger_to_json,
     merge_ledgers,
 )
-from ..object_store.protocol import ObjectStore, object_url
+from ..object_store.protocol import KeepsVersions, ObjectStore, object_url
 from .store_documents import StoreDocuments
 
 
@@ -112,7 +112,7 @@ def get_values(store: ObjectStore, erasure: LedgerEntry) -> bytes:
 
 
 def drop_values(store: ObjectStore, ledger: Sequence[LedgerEntry]) -> None:
-    """Delete the values of erasures that are done.
+    """Delete the values of erasures that are done, and old versions of them.
 
     Raises
     ------
@@ -122,3 +122,7 @@ def drop_values(store: ObjectStore, ledger: Sequence[LedgerEntry]) -> None:
     doomed = [info.key for info in store.list(VALUES_FOLDER) if info.key in done]
     if doomed:
         store.delete(doomed)
+    if isinstance(store, KeepsVersions):
+        versions = [item for item in store.old_versions(VALUES_FOLDER) if item.key in done]
+        if versions:
+            store.delete_versions(versions)

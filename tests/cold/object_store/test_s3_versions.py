@@ -1,0 +1,123 @@
+"""Old versions of objects in a bucket with versioning: they are listed and deleted for good, and nothing else is."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import urlsplit
+
+import boto3
+import pytest
+
+import tiered
+from tests.support.clock import Clock
+from tests.support.s3_server import S3, operation_of, s3_thread
+from tests.support.scripted_server import refusal
+from tests.support.stores import open_store, stepwise
+from tiered.cold.object_store.connect import open_object_store
+from tiered.cold.object_store.protocol import KeepsVersions
+from tiered.errors import ColdStorageError
+
+
+@pytest.fixture
+def versioned(s3_bucket: str, s3_endpoint: str) -> Any:
+    client = boto3.client("s3", endpoint_url=s3_endpoint)
+    client.put_bucket_versioning(
+        Bucket=urlsplit(s3_bucket).netloc, VersioningConfiguration={"Status": "Enabled"}
+    )
+    return client
+
+
+def kept(client: Any, url: str) -> list[tuple[str, bytes]]:
+    """Every version in the bucket, the present ones too, with its bytes."""
+    bucket = urlsplit(url).netloc
+    return [
+        (
+            row["Key"],
+            client.get_object(Bucket=bucket, Key=row["Key"], VersionId=row["VersionId"])["Body"].read(),
+        )
+        for row in client.list_object_versions(Bucket=bucket).get("Versions", ())
+    ]
+
+
+def test_old_versions_are_those_behind_the_present_one(s3_bucket: str, versioned: Any) -> None:
+    store = open_object_store(s3_bucket)
+    assert isinstance(store, KeepsVersions)
+    assert list(store.old_versions("t/")) == []
+    for key, count in (("t/replaced", 3), ("t/deleted", 1), ("t/present", 1), ("tt/other", 2)):
+        for number in range(count):
+            store.put(key, b"%d" % number)
+    store.delete(["t/deleted"])
+    found = list(store.old_versions("t/"))
+    assert sorted(item.key for item in found) == ["t/deleted", "t/replaced", "t/replaced"]
+    assert len({item.version_id for item in found}) == 3
+    store.delete_versions(found)
+    store.delete_versions(found)  # a missing one is no error
+    assert list(store.old_versions("t/")) == []
+    assert len(list(store.old_versions("tt/"))) == 1
+    assert (store.get("t/replaced").data, store.get("t/present").data) == (b"2", b"0")
+    assert sorted(key.rpartition("/")[2] for key, _ in kept(versioned, s3_bucket)) == [
+        "other", "other", "present", "replaced",
+    ]  # fmt: skip
+
+
+def test_more_versions_than_one_page_holds(
+    s3_bucket: str, versioned: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_object_store(s3_bucket)
+    for _ in range(7):
+        store.put("t/key", b"x")
+    real = store._client.call
+
+    def short(operation: str, key: str, method: str, **arguments: Any) -> Any:
+        return real(operation, key, method, **arguments, **({"MaxKeys": 2} if "versions" in method else {}))
+
+    monkeypatch.setattr(store._client, "call", short)
+    assert len(list(store.old_versions("t/"))) == 6
+
+
+def test_an_erasure_deletes_old_versions_too(
+    s3_bucket: str, versioned: Any, tmp_path: Any, clock: Clock
+) -> None:
+    base = stepwise(offload={"after": "0s", "tail_interval": "off"})
+    settings = tiered.Settings.model_validate({**base.to_json(), "sweep": {"grace": "0s", "every": "off"}})
+    with open_store(tmp_path / "data", s3_bucket, clock, settings=settings) as store:
+        topic = store.create_topic("t")
+        topic.append(b"<of b>", key="b")
+        topic.append(b"<of a>", key="a")
+        erasure = topic.erase(["b"])
+        for _ in range(6):
+            store.tier()
+            store.sweep()
+            clock.advance(60)
+        assert erasure.state == "done", erasure.waits_for
+        assert topic.scan().to_arrow()["value"].to_pylist() == [b"<of a>"]
+    data = [key for key, _ in kept(versioned, s3_bucket) if "/data/" in key or "/erasures/" in key]
+    assert [key.count(".parquet") for key in data] == [1]
+    assert not any(b"<of b>" in part for _, part in kept(versioned, s3_bucket))
+
+
+@pytest.mark.parametrize(("status", "code"), [(405, "MethodNotAllowed"), (501, "NotImplemented")])
+def test_a_server_without_versions_keeps_none(
+    status: int, code: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = S3(
+        fault=lambda request: refusal(status, code) if operation_of(request) == "ListObjectVersions" else None
+    )
+    with s3_thread(server) as (url, _):
+        monkeypatch.setenv("AWS_ENDPOINT_URL", url)
+        boto3.client("s3", endpoint_url=url).create_bucket(Bucket="b")
+        assert list(open_object_store("s3://b/p").old_versions("t/")) == []
+
+
+def test_who_may_not_list_versions_learns_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An erasure then waits and says why: nobody knows whether there are any."""
+    server = S3(
+        fault=lambda request: (
+            refusal(403, "AccessDenied") if operation_of(request) == "ListObjectVersions" else None
+        )
+    )
+    with s3_thread(server) as (url, _):
+        monkeypatch.setenv("AWS_ENDPOINT_URL", url)
+        boto3.client("s3", endpoint_url=url).create_bucket(Bucket="b")
+        with pytest.raises(ColdStorageError, match="cannot list versions"):
+            list(open_object_store("s3://b/p").old_versions("t/"))
