@@ -99,7 +99,7 @@ def checked_one_by_one(schema: pa.Schema, rows: list[Any]) -> tuple[list[list[An
     ]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=max(100, settings.default.max_examples // 5), deadline=None)
 @given(data=st.data())
 def test_columns_that_are_checked_are_those_of_the_rows(data: st.DataObject) -> None:
     """The same values of the same Python types, and the same sizes, as of each row."""
@@ -189,7 +189,11 @@ def has_key(row: str) -> bool:
     return "'key': " in row and not any(f"'key': {empty}" in row for empty in ("None", "''", "b''"))
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(
+    max_examples=max(80, settings.default.max_examples // 5),
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+)
 @given(data=st.data(), block_bytes=st.sampled_from([512, 4096, 1 << 20]))
 def test_any_rows_are_appended_or_refused_as_one_by_one(
     tmp_path: Path, data: st.DataObject, block_bytes: int
@@ -199,7 +203,11 @@ def test_any_rows_are_appended_or_refused_as_one_by_one(
         compare(store, data)
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(
+    max_examples=max(40, settings.default.max_examples // 20),
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+)
 @given(data=st.data())
 def test_any_rows_are_appended_or_refused_as_one_by_one_over_flight(
     tmp_path: Path, data: st.DataObject

@@ -128,7 +128,7 @@ def topics(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[tuple[tier
         yield [(topic, topic.scan().to_arrow()) for topic in opened(folder, stack, wide_rows(5))]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=max(50, settings.default.max_examples // 20), deadline=None)
 @given(data=st.data())
 def test_any_filter_is_the_filter_afterwards(
     data: st.DataObject, topics: list[tuple[tiered.Topic, pa.Table]]

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.cold.parquet_objects import BASE, KEY, SECOND, facts_for, rows, topic_schema, write
@@ -264,7 +264,11 @@ def test_a_filter_of_a_column_that_has_another_type_in_the_object_is_corruption(
         read(store, entry, schema, row_filter=RowFilter((Comparison("number", ">", "a"),)))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(
+    max_examples=max(40, settings.default.max_examples // 20),
+    deadline=None,
+    suppress_health_check=[HealthCheck.filter_too_much],
+)
 @given(data=st.data())
 def test_any_filters_of_any_object_are_the_filters_afterwards(data: st.DataObject) -> None:
     """Over row groups of one to a few rows of values of any type; one column may have been added later."""
