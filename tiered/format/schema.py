@@ -13,6 +13,7 @@ from __future__ import annotations
 import base64
 import re
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from itertools import chain
 from typing import Any
 
@@ -232,6 +233,7 @@ def schema_to_text(schema: pa.Schema) -> str:
     return base64.b64encode(schema.serialize()).decode("ascii")
 
 
+@lru_cache(maxsize=64)
 def schema_from_text(text: str) -> pa.Schema:
     """Invert `schema_to_text`.
 
