@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import threading
 import time
@@ -105,6 +106,8 @@ def test_an_erasure_comes_to_its_end_step_by_step(
     assert (erasure.state, erasure.rows) == ("sweeping", 10)
     assert "is kept for sweep.grace; a sweep deletes it" in erasure.waits_for
     assert erasure.wait(0.01) is False
+    (line,) = store.status().erasures
+    assert line.startswith("erasure 1 of topic t is sweeping, to be done by ")
     assert [x.number for x in store.erasures()] == [1]
     days(2)
     store.sweep()
@@ -115,6 +118,7 @@ def test_an_erasure_comes_to_its_end_step_by_step(
     assert erasure.wait(0)
     assert erasure.waits_for == ""
     assert erasure.to_json()["state"] == "done"
+    assert store.status().erasures == ()
     found = topic.scan(columns=["offset", "value"]).to_arrow().to_pydict()
     assert found["offset"] == [*KEPT, 30]
     assert found["value"][-1] == b"<of b> later"
@@ -482,3 +486,21 @@ def test_a_table_from_before_is_waited_for(tmp_path: Path, url: str, clock: Cloc
         carry_out(store, clock, days)
         assert erasure.state == "done"
     assert files_with(tmp_path, b"zoe-of-z") == []
+
+
+def test_only_objects_with_a_hit_are_written_again(store: tiered.Store, url: str, clock: Clock) -> None:
+    """And what is written is no more than they had."""
+    topic = store.create_topic("t")
+    for part in range(5):
+        for number in range(50):
+            topic.append(os.urandom(1000), key="rare" if (part, number) in ((1, 7), (3, 0)) else f"k{number}")
+        topic.roll()
+    clock.advance(3 * 3600)
+    store.tier()
+    cold = PartitionManifest(open_object_store(url), "t", topic.meta.topic_id, 0)
+    before = cold.entries(cold.load().head)
+    topic.erase(["rare"])
+    (done,) = [item for item in store.tier().done if item[0].kind == "erase"]
+    after = cold.entries(cold.load().head)
+    assert [a.name == b.name for a, b in zip(before, after, strict=True)] == [True, False, True, False, True]
+    assert done[1] == after[1].bytes + after[3].bytes <= 1.1 * (before[1].bytes + before[3].bytes)

@@ -62,7 +62,7 @@ def status(
             say(line)
     for line in _consumers(report) if not as_json else ():
         say(line)
-    for line in (*_tables(report), *report.waiting) if not as_json else ():
+    for line in (*_tables(report), *report.erasures, *report.waiting) if not as_json else ():
         say(line)
     for name in report.deletions if not as_json else ():
         say(f"the deletion of topic {name} is not finished: its tombstone is not in the bucket yet")

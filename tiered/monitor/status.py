@@ -73,6 +73,8 @@ class StoreStatus:
         The records that retention leaves because consumers have not read them, one line for each partition.
     tables
         How far the live tables are behind the log.
+    erasures
+        The erasures that are not done, one line each.
     """
 
     url: str
@@ -84,6 +86,7 @@ class StoreStatus:
     consumers: tuple[ConsumerLag, ...] | None = ()
     waiting: tuple[str, ...] = ()
     tables: tuple[TableLag, ...] = ()
+    erasures: tuple[str, ...] = ()
 
     def __iter__(self) -> Iterator[PartitionStatus]:
         return iter(self.partitions)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from ..engine.writers import is_gone
 from ..errors import TieredError
+from ..format.timestamps import to_datetime
 from ..policies.facts import PartitionFacts
 from ..policies.rules.case import PartitionCase
 from ..policies.rules.expire import waiting
@@ -61,7 +63,21 @@ def store_status(watched: Watched) -> StoreStatus:
         consumers=_consumers(watched, figures),
         waiting=_waiting(watched, busy) if root is not None else (),
         tables=tuple(watched.table_lags.measure(figures, ask_bucket=True)),
+        erasures=tuple(_erasures(watched)),
     )
+
+
+def _erasures(watched: Watched) -> Iterator[str]:
+    ledger = watched.context.erasures
+    try:
+        known = () if ledger is None else ledger.read()
+    except (TieredError, OSError) as error:
+        yield f"the ledger of erasures cannot be read: {error}"
+        return
+    for item in known:
+        if item.done_us is None:
+            until = to_datetime(item.deadline_us)
+            yield f"erasure {item.number} of topic {item.topic} is {item.state}, to be done by {until:%Y-%m-%d %H:%M} UTC"
 
 
 def _waiting(watched: Watched, partitions: list[PartitionFacts]) -> tuple[str, ...]:

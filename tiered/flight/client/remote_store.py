@@ -210,6 +210,7 @@ class RemoteStore(Store):
             tuple(found.get("deletions", ())),
             consumers=None if behind is None else tuple(ConsumerLag(**item) for item in behind),
             tables=tuple(TableLag(**item) for item in found.get("tables", ())),
+            erasures=tuple(found.get("erasures", ())),
         )
 
     def transaction(self, name: str | None = None) -> RemoteTransaction:
