@@ -99,6 +99,21 @@ def append_to_restored(root: Path, number: int) -> dict[str, Any]:
         return {"offset": store.topic("kept").append(b"after the restore", sync=True).offset}
 
 
+def erase(root: Path, number: int) -> dict[str, Any]:
+    """Remove the records of a key, which the releases before cannot; return how many are gone."""
+    with opened(root) as store:
+        erasure = store.topic("records").erase(["k1"])
+        for _ in range(3):
+            store.tier()
+        return {"erased": erasure.rows}
+
+
+def read_bucket(root: Path, number: int) -> dict[str, Any]:
+    """Read a topic from the bucket alone."""
+    with tiered.open(f"file://{root}/bucket") as store:
+        return {"rows": store.topic("records").scan().to_arrow().num_rows}
+
+
 def found(store: tiered.Store) -> dict[str, Any]:
     """Return rows and problems of an open store."""
     topics: dict[str, Any] = {}

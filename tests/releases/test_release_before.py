@@ -121,6 +121,21 @@ def test_a_restore_that_was_cut_short_is_understood_by_both_releases(tmp_path: P
     assert refused.get("error") == "Fenced" or any("fenced" in text for text in refused["failed"]), refused
 
 
+def test_a_store_with_an_erasure_is_refused_by_the_release_before_everywhere(
+    tmp_path: Path, before: Path
+) -> None:
+    """It would take gaps for damage, or bring records back: here, from the bucket alone, and by a restore."""
+    wrote, erased, here = run(ROOT, tmp_path, "write:0", "erase", "check")
+    assert wrote == {"failed": []}
+    assert erased["erased"] > 0
+    sound(here)
+    for refused in run(before, tmp_path, "write:1", "check", "read_bucket", "check_restored"):
+        assert refused.get("error") == "UnsupportedFormat", refused
+        assert "store.json" in refused["message"]
+    (again,) = run(ROOT, tmp_path, "check")
+    assert sound(again) == sound(here)
+
+
 def test_each_release_appends_through_a_server_of_the_other(tmp_path: Path, before: Path) -> None:
     """One record at a time, of producers too; what one of them announces and the other does not know changes nothing."""
     answers = []
