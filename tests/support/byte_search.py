@@ -26,7 +26,10 @@ def files_with(folder: Path, needle: bytes) -> list[str]:
 
 
 def _parts(path: Path) -> Iterator[bytes]:
-    data = path.read_bytes()
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return  # a temporary file that has its name by now
     yield data
     if data[:4] == data[-4:] == b"PAR1":
         yield from _parquet(data)
