@@ -10,6 +10,7 @@ import pytest
 from tests.policies.policy_model import NOW, active, object_fact, partition, published, segment, store
 from tiered.policies.actions import Action
 from tiered.policies.facts import ErasureFact, PartitionFacts
+from tiered.policies.forecast.explain import explain
 from tiered.policies.forecast.simulate import simulate
 from tiered.policies.plan import make_plan
 from tiered.policies.policy import CompressRule, LocalRetention, MergeRule, OffloadRule, Policy, ScrubRule
@@ -112,3 +113,8 @@ def test_without_a_bucket_nothing_is_sealed_for_it() -> None:
 def test_a_forecast_comes_to_its_end() -> None:
     found = simulate(store(WHOLE), lambda _: QUIET, NOW + 3_600_000_000, sweep_every=None)
     assert [action.kind for _, action in found.steps].count("erase") == 1
+
+
+def test_an_explanation_names_what_is_due() -> None:
+    (found,) = explain(store(WHOLE), lambda _: QUIET, NOW)
+    assert [piece.next and piece.next.kind for piece in found.pieces][:2] == ["erase", "erase"]

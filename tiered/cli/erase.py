@@ -16,6 +16,7 @@ from ..base.units import approximate_size
 from ..engine.erase import erased_column
 from ..engine.host import wall_clock_us
 from ..errors import ConfigError
+from ..format.timestamps import to_datetime
 from ..policies.cost import COMMIT, Requests, estimate, upload_requests
 from ..store.interface.erasure import Erasure
 from ..store.interface.topic import Topic
@@ -30,7 +31,7 @@ from .options import (
     load_settings,
     open_for_reading,
 )
-from .output import count, moment, print_json, print_table, say
+from .output import count, print_json, print_table, say
 
 _KEYS_BYTES_MAX = 64 << 20
 
@@ -96,7 +97,7 @@ def erase(
         else:
             say(
                 f"erasure {erasure.number} of topic {topic}: {count(preview.records, 'record')} go with the next passes; "
-                f"done by {moment(erasure.entry.deadline_us)} at the latest"
+                f"done by {_minute(erasure.entry.deadline_us)} at the latest"
             )
 
 
@@ -139,12 +140,16 @@ def erasures(
         raise typer.Exit(1)
 
 
+def _minute(microseconds: int) -> str:
+    return f"{to_datetime(microseconds):%Y-%m-%d %H:%M} UTC"
+
+
 def _row(item: Erasure) -> tuple[str, ...]:
     entry = item.entry
-    state = entry.state if entry.done_us is None else f"done {moment(entry.done_us)}"
+    state = entry.state if entry.done_us is None else f"done {_minute(entry.done_us)}"
     return (
-        str(entry.number), entry.topic, entry.column, f"{entry.values:,}", moment(entry.called_us), entry.caller,
-        state, f"{entry.rows:,}", moment(entry.deadline_us), entry.reason,
+        str(entry.number), entry.topic, entry.column, f"{entry.values:,}", _minute(entry.called_us), entry.caller,
+        state, f"{entry.rows:,}", _minute(entry.deadline_us), entry.reason,
     )  # fmt: skip
 
 
