@@ -11,6 +11,9 @@ The *newest version* is the one that readers find. Two questions are answered fr
   version names it, and whoever read it through a version did so longer than the grace ago. Versions below the base were
   replaced at the latest by it.
 
+If the base is the newest version, a manifest or a list that is older than the grace and that it does not name goes, too: its
+publication cannot commit any more.
+
 All times are the server's. Without a base nothing is deleted, and if a version or a list cannot be read, neither a file of
 the folder nor an object of the topic is (promise P10).
 """
