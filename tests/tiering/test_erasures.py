@@ -25,6 +25,7 @@ from tiered.cold.upkeep.rebuild import plan_rebuild
 from tiered.engine.host import Host
 from tiered.errors import ConfigError, ReadOnly, SchemaMismatch, UnsupportedFormat
 from tiered.format import document
+from tiered.format.erasure import encode_values
 from tiered.tiering import erasures, store_sweep
 
 SETTINGS = stepwise(offload={"after": "2h", "tail_interval": "off"}, local_retention={"age": "9h"})
@@ -504,3 +505,45 @@ def test_only_objects_with_a_hit_are_written_again(store: tiered.Store, url: str
     after = cold.entries(cold.load().head)
     assert [a.name == b.name for a, b in zip(before, after, strict=True)] == [True, False, True, False, True]
     assert done[1] == after[1].bytes + after[3].bytes <= 1.1 * (before[1].bytes + before[3].bytes)
+
+
+SPOILT: dict[str, Any] = {
+    "no values": lambda entry, folder: next(folder.glob("erasures/*")).unlink(),
+    "other bytes as values": lambda entry, folder: next(folder.glob("erasures/*")).write_bytes(b"\xff" * 99),
+    "values of another type": lambda entry, folder: next(folder.glob("erasures/*")).write_bytes(
+        encode_values(pa.array([1, 2]))
+    ),
+    "an unknown column": lambda entry, folder: entry.update(column="nope"),
+    "a horizon that is none": lambda entry, folder: entry.update(horizons=[-1]),
+    "a number that is text": lambda entry, folder: entry.update(number="1"),
+    "a missing field": lambda entry, folder: entry.pop("reason"),
+    "a list in place of an entry": lambda entry, folder: entry.clear(),
+}
+
+
+@pytest.mark.parametrize("name", SPOILT)
+def test_a_ledger_that_others_wrote_into_the_bucket_ends_no_pass(
+    tmp_path: Path, url: str, clock: Clock, name: str
+) -> None:
+    """A new host learns of erasures from there; what is wrong is an error of the pass, and the rest of it is done."""
+    with open_store(tmp_path / "old", url, clock, settings=SETTINGS) as store:
+        fill(store, 1).erase(["b"])
+        store.tier()
+    ledger = tmp_path / "bucket" / "erasures.json"
+    values = document.decode_document(ledger.read_bytes(), where="")
+    SPOILT[name](values["erasures"][0], tmp_path / "bucket")
+    ledger.write_bytes(document.encode_document(values))
+    (tmp_path / "old").rename(tmp_path / "aside")
+    try:
+        store = tiered.restore(url, tmp_path / "new", settings=SETTINGS, host=Host(clock=clock))
+    except tiered.CorruptionError as error:
+        assert "ledger of erasures does not decode" in str(error)  # noqa: PT017
+        return
+    with store:
+        store.topic("t").append(b"<of c> 99", key="c")
+        store.topic("t").roll()
+        clock.advance(3 * 3600)
+        report, problems = store.tierer.run_once()
+        assert "offload" in [action.kind for action, _ in report.done]
+        assert [type(error) for error in problems] == [tiered.CorruptionError]
+        assert store.erasures() == []

@@ -26,7 +26,7 @@ from ..cold.manifest.leases import server_seconds
 from ..cold.manifest.store_documents import StoreDocuments
 from ..engine.context import StoreContext
 from ..engine.open_topics import OpenTopics
-from ..errors import ColdStorageError, TieredError, as_tiered_error
+from ..errors import ColdStorageError, CorruptionError, TieredError, as_tiered_error
 from ..format.document import ERASURES_FEATURE
 from ..format.erasure import LedgerEntry, decode_values, merge_ledgers
 from ..format.topic_meta import TopicMeta
@@ -131,7 +131,7 @@ class Erasures:
                 data = get_values(self._context.tiers.object_store, erasure)
                 meta = self._meta(erasure)
                 if meta is not None:
-                    decode_values(data, meta.schema.field(erasure.column).type, where=erasure.values_name)
+                    _check_values(erasure, data, meta)
                 ledger.write_values(erasure, data)
                 self._state.uploaded.add(erasure.id)
             for handle, horizon in self._partitions(erasure):
@@ -261,3 +261,13 @@ class Erasures:
             return None
         meta = self._topics.meta(erasure.topic)
         return meta if meta.topic_id == erasure.topic_id else None
+
+
+def _check_values(erasure: LedgerEntry, data: bytes, meta: TopicMeta) -> None:
+    """Raise `CorruptionError` unless these may be the values of an erasure of the topic: anyone may write to a bucket."""
+    if erasure.column not in meta.schema.names:
+        raise CorruptionError(
+            f"erasure {erasure.number} names column {erasure.column!r}, which topic {meta.name} does not have",
+            where=erasure.values_name,
+        )
+    decode_values(data, meta.schema.field(erasure.column).type, where=erasure.values_name)
