@@ -116,7 +116,7 @@ SIGNATURES: list[tuple[Callable[..., Any], str]] = [
         tiered.Topic.scan,
         (
             "self, partitions=None, start_offset=None, end_offset=None, start_timestamp=None, "
-            "end_timestamp=None, key=None, columns=None, limit=None, filter=None"
+            "end_timestamp=None, key=None, columns=None, limit=None, filter=None, latest=False"
         ),
     ),
     (tiered.Topic.offsets, "self"),

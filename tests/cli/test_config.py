@@ -233,3 +233,26 @@ def test_topics_that_cannot_have_their_table(tmp_path: Path) -> None:
     found = check()
     assert "topic nested gets no table: an Iceberg table cannot have these columns" in found
     assert "1 warning" in found
+
+
+def test_topics_that_cannot_be_compacted(tmp_path: Path) -> None:
+    config = tmp_path / "tiered.toml"
+    config.write_text(
+        '[policies.loose]\ncompact_keys = "off"\n'
+        '[policies."*"]\ncompact_keys = { after = "1h", deleted = "gone" }\n'
+    )
+    with tiered.open(tmp_path / "data") as store:
+        schema = pa.schema([("id", pa.int64()), ("gone", pa.bool_())])
+        store.create_topic("fit", schema=schema, key="id")
+        store.create_topic("raw")
+        store.create_topic("loose", schema=schema)
+        store.create_topic("keyless", schema=schema)
+        store.create_topic("other", schema=pa.schema([("id", pa.int64())]), key="id")
+    arguments = ["config", "check", "--config", str(config), "--path", str(tmp_path / "data")]
+    found = " ".join(CliRunner().invoke(app, arguments, catch_exceptions=False).output.split())
+    assert "topic keyless is not compacted: it has no key column" in found
+    assert "topic other is not compacted: compact_keys.deleted names 'gone'" in found
+    assert "2 warnings" in found
+    config.write_text('[policies."*"]\ncompact_keys = { after = "1h" }\npin = "on"\n')
+    refused = CliRunner().invoke(app, arguments)
+    assert refused.exit_code != 0

@@ -95,6 +95,18 @@ def test_what_is_not_there_is_said(
     assert message in one_error(tiered_("read", "numbers", *arguments))
 
 
+def test_the_latest_record_of_each_key_is_printed(tiered_: Run, store: tiered.Store) -> None:
+    topic = store.create_topic("changes")
+    for value, key in [(b"1", "a"), (b"2", "b"), (b"3", "a"), (None, "b"), (b"4", None)]:
+        topic.append(value, key=key)
+    topic.flush()
+    assert tiered_("read", "changes", "--latest").output.splitlines() == ["3", "4"]
+    assert tiered_("read", "changes", "--latest", "--to", 2).output.splitlines() == ["1", "2"]
+    for other in (["--follow"], ["--group", "g"]):
+        found = tiered_("read", "changes", "--latest", *other)
+        assert "--latest is of one moment: leave out --follow and --group" in one_error(found)
+
+
 def test_an_arrow_stream_is_the_scan(tiered_: Run, numbers: tiered.Topic) -> None:
     output = tiered_("read", "numbers", "--format", "arrow").stdout_bytes
     assert pa.ipc.open_stream(output).read_all().equals(numbers.scan().to_arrow())

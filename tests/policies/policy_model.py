@@ -51,6 +51,14 @@ from tiered.policies.policy import (
 
 SECOND = 1_000_000
 NOW = 1_000_000 * SECOND
+QUIET = Policy(
+    offload=OffloadRule(after="30d", tail_interval="off"),  # type: ignore[arg-type]
+    merge=MergeRule(after="off"),  # type: ignore[arg-type]
+    scrub=ScrubRule(every="off"),  # type: ignore[arg-type]
+    compress=CompressRule(after="off"),  # type: ignore[arg-type]
+    local_retention=LocalRetention(age="off", bytes="off", free_disk="off"),  # type: ignore[arg-type]
+)
+"""Nothing moves soon."""
 
 
 def segment(number: int, base: int, end: int, **changes: object) -> SegmentFact:

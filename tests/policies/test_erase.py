@@ -7,22 +7,14 @@ from typing import Any
 
 import pytest
 
-from tests.policies.policy_model import NOW, active, object_fact, partition, published, segment, store
+from tests.policies.policy_model import NOW, QUIET, active, object_fact, partition, published, segment, store
 from tiered.policies.actions import Action
 from tiered.policies.facts import ErasureFact, PartitionFacts
 from tiered.policies.forecast.explain import explain
 from tiered.policies.forecast.simulate import simulate
 from tiered.policies.plan import make_plan
-from tiered.policies.policy import CompressRule, LocalRetention, MergeRule, OffloadRule, Policy, ScrubRule
 from tiered.policies.rules import erase
 
-QUIET = Policy(
-    offload=OffloadRule(after="30d", tail_interval="off"),  # type: ignore[arg-type]
-    merge=MergeRule(after="off"),  # type: ignore[arg-type]
-    scrub=ScrubRule(every="off"),  # type: ignore[arg-type]
-    compress=CompressRule(after="off"),  # type: ignore[arg-type]
-    local_retention=LocalRetention(age="off", bytes="off", free_disk="off"),  # type: ignore[arg-type]
-)
 OPEN = (ErasureFact(7, 15, 0),)
 
 

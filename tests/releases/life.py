@@ -108,6 +108,21 @@ def erase(root: Path, number: int) -> dict[str, Any]:
         return {"erased": erasure.rows}
 
 
+def compact(root: Path, number: int) -> dict[str, Any]:
+    """Keep the latest record of each key, which the releases before cannot; return how many records are gone."""
+    rule = {"compact_keys": {"after": "0s", "dirty": 0.01}}
+    policies = SETTINGS["policies"] | {"records": rule}
+    with tiered.open(
+        root / "store", settings=tiered.Settings.model_validate(SETTINGS | {"policies": policies})
+    ) as store:
+        topic = store.topic("records")
+        before = topic.scan().to_arrow().num_rows
+        topic.roll()
+        store.tier()
+        store.tier()
+        return {"removed": before - topic.scan().to_arrow().num_rows}
+
+
 def read_bucket(root: Path, number: int) -> dict[str, Any]:
     """Read a topic from the bucket alone."""
     with tiered.open(f"file://{root}/bucket") as store:

@@ -136,6 +136,19 @@ def test_a_store_with_an_erasure_is_refused_by_the_release_before_everywhere(
     assert sound(again) == sound(here)
 
 
+def test_a_compacted_store_is_refused_by_the_release_before_everywhere(tmp_path: Path, before: Path) -> None:
+    """It would take gaps for damage, and restore a time by objects that lack records."""
+    wrote, compacted, here = run(ROOT, tmp_path, "write:0", "compact", "check")
+    assert wrote == {"failed": []}
+    assert compacted["removed"] > 0
+    sound(here)
+    for refused in run(before, tmp_path, "write:1", "check", "read_bucket", "check_restored"):
+        assert refused.get("error") == "UnsupportedFormat", refused
+        assert "store.json" in refused["message"]
+    (again,) = run(ROOT, tmp_path, "check")
+    assert sound(again) == sound(here)
+
+
 def test_each_release_appends_through_a_server_of_the_other(tmp_path: Path, before: Path) -> None:
     """One record at a time, of producers too; what one of them announces and the other does not know changes nothing."""
     answers = []

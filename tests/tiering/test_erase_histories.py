@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import random
 import shutil
-import time
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +13,10 @@ import pytest
 import tiered
 from tests.support.budget import rounds, seconds_of
 from tests.support.byte_search import files_with
-from tests.support.clock import Clock
-from tests.support.disks import FailingDisk, Killed
-from tests.support.faulty_store import FaultyStore
-from tests.support.stores import HOUR_US, stepwise
-from tiered.engine.host import Host
-from tiered.errors import TieredError
+from tests.support.stores import stepwise
+from tests.tiering.log_history import Days, LogHistory
 from tiered.tiering import erasures, store_sweep, table_passes
 
-PARTITIONS = 2
 KEYS = [f"user-{number}" for number in range(6)]
 
 
@@ -44,16 +36,6 @@ def canary(key: str) -> bytes:
     return b"<" + key.encode() * 3 + b">"
 
 
-class Days:
-    """How far the clock of the bucket is ahead of that of this machine."""
-
-    def __init__(self) -> None:
-        self.ahead = 0.0
-
-    def seconds(self, _store: object) -> float:
-        return time.time() + self.ahead
-
-
 @pytest.fixture
 def days(monkeypatch: pytest.MonkeyPatch) -> Days:
     found = Days()
@@ -64,59 +46,20 @@ def days(monkeypatch: pytest.MonkeyPatch) -> Days:
     return found
 
 
-class History:
-    """A store, and what is to be in it: by partition and offset, the key and the number of each record."""
+class History(LogHistory):
+    """A store in which records of some keys are erased again and again."""
+
+    schema = pa.schema([("user", pa.string()), ("n", pa.int64()), ("text", pa.string())])
+    key = "user"
 
     def __init__(self, path: Path, dice: random.Random, days: Days) -> None:
-        self.path, self.dice, self.clock, self.days = path, dice, Clock(), days
-        self.url = f"file://{path / 'bucket'}"
-        self.settings = settings_of(dice)
-        self.number = self.lives = 0
-        self.rows: dict[tuple[int, int], tuple[str, int]] = {}
         self.open: list[tuple[tiered.Erasure, list[str]]] = []
-        self.appended_since: dict[str, int] = {}
-        self.store: Any = self._open()
-        self.topic: Any = self.store.create_topic(
-            "t",
-            partitions=PARTITIONS,
-            schema=pa.schema([("user", pa.string()), ("n", pa.int64()), ("text", pa.string())]),
-            key="user",
-        )
+        super().__init__(path, dice, days, settings_of(dice))
 
-    def _open(self, **host: Any) -> Any:
-        return tiered.open(
-            self.path / f"{self.lives}", cold=self.url, settings=self.settings,
-            host=Host(clock=self.clock, **host),
-        )  # fmt: skip
-
-    def _row(self) -> dict[str, Any]:
+    def new_row(self) -> dict[str, Any]:
         self.number += 1
         key = self.dice.choice([*KEYS, None])
         return {"user": key, "n": self.number, "text": canary(key).decode() if key else "none"}
-
-    def append(self) -> None:
-        for _ in range(self.dice.randrange(1, 20)):
-            row = self._row()
-            at = self.topic.append(row, partition=self.dice.randrange(PARTITIONS))
-            self.rows[at.partition, at.offset] = row["user"], row["n"]
-
-    def append_batch(self) -> None:
-        rows = [self._row() for _ in range(self.dice.choice([1, 80, 500]))]
-        (found,) = self.topic.append_batch(
-            pa.Table.from_pylist(rows, schema=self.topic.schema), partition=self.dice.randrange(PARTITIONS)
-        )
-        for offset, row in enumerate(rows, found.start):
-            self.rows[found.partition, offset] = row["user"], row["n"]
-
-    def transact(self) -> None:
-        rows = [self._row() for _ in range(3)]
-        partition = self.dice.randrange(PARTITIONS)
-        with self.store.transaction() as transaction:
-            for row in rows:
-                transaction.append("t", row, partition=partition)
-        ((found,),) = transaction.ranges.values()
-        for offset, row in enumerate(rows, found.start):
-            self.rows[partition, offset] = row["user"], row["n"]
 
     def erase(self) -> None:
         keys = self.dice.sample(KEYS, self.dice.choice([1, 1, 2]))
@@ -124,114 +67,30 @@ class History:
             erasure = self.topic.erase(keys, reason="asked for")
         else:
             erasure = self.topic.erase(column="user", values=keys)
-        for at in [at for at, (key, _) in self.rows.items() if key in keys]:
+        for at in [at for at, row in self.rows.items() if row["user"] in keys]:
             del self.rows[at]
         self.open.append((erasure, keys))
 
-    def roll(self) -> None:
-        self.topic.roll()
-
-    def ship(self) -> None:
-        self.topic.flush()
-        self.store.tierer.tail_pass()
-
     def tier(self) -> None:
-        self.clock.advance(self.dice.choice([1, 3, 5]) * HOUR_US / 1e6)
-        self._pass()
+        super().tier()
         self.check_done()
 
-    def sweep(self) -> None:
-        self.days.ahead += 86_400 * self.dice.choice([0.5, 1, 2])
-        self.store.sweep()
-
-    def read(self) -> None:
-        """From the bucket too, which fills the cache of cold data."""
-        self.check()
-
-    def delete_before(self) -> None:
-        partition = self.dice.randrange(PARTITIONS)
-        log = self.topic.offsets()[partition]
-        start = self.dice.randint(log.start, min(log.end, log.start + 50))
-        self.topic.delete_before(start, partition)
-        self.rows = {at: row for at, row in self.rows.items() if at[0] != partition or at[1] >= start}
-
-    def restart(self) -> None:
-        self.store.close()
-        self._reopen()
-
-    def killed(self) -> None:
-        """Die at any operation of the disk in a pass; or the bucket fails there."""
-        self.store.close()
-        if self.dice.random() < 0.5:
-            left = self.dice.randrange(60)
-
-            def step(_name: str, _path: Path) -> None:
-                nonlocal left
-                left -= 1
-                if left < 0:
-                    raise Killed
-
-            disk = FailingDisk()
-            store = self._open(fs=disk)
-            self.clock.advance(3 * 3600)
-            disk.before = step
-            with suppress(Killed, TieredError):
-                store.tier()
-            # The next process finds what was on the disk then.
-            dead = self.path / f"{self.lives}"
-            self.lives += 1
-            shutil.copytree(dead, self.path / f"{self.lives}")
-            disk.before = None
-            with suppress(TieredError):  # a write that was cut off leaves its partition poisoned
-                store.close()
-            shutil.rmtree(dead)
-        else:
-            store = self._open()
-            real = store.context.tiers.object_store
-            fault = self.dice.choice(["busy", "answer lost"])
-            store.context.tiers._object_store = FaultyStore(real, {self.dice.randrange(40): fault})
-            self.clock.advance(3 * 3600)
-            with suppress(TieredError):
-                store.tierer.run_once()
-            store.close()
-        self._reopen()
-
-    def restore(self) -> None:
-        """Lose the disk, and with it what was not published."""
-        if not list((self.path / "bucket").glob("t/*/topic.json")):
-            return
-        # A start offset is published by passes only.
-        self._pass()
-        self.topic.publish()
-        self.store.close()
-        shutil.rmtree(self.path / f"{self.lives}")
-        self.lives += 1
-        self.store = tiered.restore(
-            self.url, self.path / f"{self.lives}", settings=self.settings, host=Host(clock=self.clock)
-        )
-        self._reopen(self.store)
-
-    def _reopen(self, store: Any = None) -> None:
-        self.store = store or self._open()
-        self.topic = self.store.topic("t")
+    def reopen(self, store: Any = None) -> None:
+        super().reopen(store)
         self.store.tierer.erasures.exchange()
         known = {erasure.number: erasure for erasure in self.store.erasures()}
         self.open = [(known[erasure.number], keys) for erasure, keys in self.open]
 
     # -- what must hold --------------------------------------------------------------------------
 
-    def _pass(self) -> None:
-        """Run a pass, seconds after the last one: servers give times of whole seconds."""
-        for path in (self.path / "bucket").glob("t/*/table/metadata/*"):
-            os.utime(path, (path.stat().st_atime - 2, path.stat().st_mtime - 2))
-        self.store.tier()
+    def keys(self) -> set[str | None]:
+        return {row["user"] for row in self.rows.values()}
 
     def check_done(self) -> None:
         """Of what is done nothing is left, unless a later append brought the key back."""
         for _, keys in [item for item in self.open if item[0].state == "done"]:
-            present = {key for key, _ in self.rows.values()}
             for key in keys:
-                if key not in present and not any(
+                if key not in self.keys() and not any(
                     key in others for other, others in self.open if other.entry.done_us is None
                 ):
                     self.check_gone(key)
@@ -242,12 +101,11 @@ class History:
         assert files_with(self.path, canary(key)) == []
 
     def check(self) -> None:
-        table = self.topic.scan(columns=["partition", "offset", "user", "n"]).to_arrow()
         found = {
-            (partition, offset): (user, n)
-            for partition, offset, user, n in zip(*table.to_pydict().values(), strict=True)
+            (row["partition"], row["offset"]): (row["user"], row["n"])
+            for row in self.topic.scan(columns=["partition", "offset", "user", "n"]).to_arrow().to_pylist()
         }
-        missing = {at: row for at, row in self.rows.items() if found.get(at) != row}
+        missing = {at: row for at, row in self.rows.items() if found.get(at) != (row["user"], row["n"])}
         assert not missing
         # What is more is being erased.
         erasing = {key for erasure, keys in self.open for key in keys}
@@ -257,7 +115,7 @@ class History:
         """Nothing happens any more, and every erasure comes to its end."""
         for _ in range(12):
             self.clock.advance(3 * 3600)
-            self._pass()
+            self.pass_once()
             self.days.ahead += 2 * 86_400
             self.store.sweep()
             if all(erasure.state == "done" for erasure, _ in self.open):
@@ -270,7 +128,7 @@ class History:
         table = self.topic.scan(columns=["partition", "offset"]).to_arrow()
         assert table.num_rows == len(self.rows)
         for key in KEYS:
-            if key not in {user for user, _ in self.rows.values()}:
+            if key not in self.keys():
                 self.check_gone(key)
         report = self.store.verify(deep=True)
         assert report.problems == ()
@@ -282,24 +140,14 @@ ACTIONS = {
 }  # fmt: skip
 
 
-def run(path: Path, dice: random.Random, days: Days, steps: int) -> None:
-    history = History(path, dice, days)
-    try:
-        for name in dice.choices(list(ACTIONS), list(ACTIONS.values()), k=steps):
-            getattr(history, name)()
-        history.finish()
-    finally:
-        history.store.close()
-
-
 @pytest.mark.parametrize("seed", range(5))
 def test_nothing_is_left_of_what_was_erased(tmp_path: Path, days: Days, seed: int) -> None:
-    run(tmp_path, random.Random(seed), days, 40)
+    History(tmp_path, random.Random(seed), days).run(ACTIONS, 40)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_nothing_is_left_in_many_histories(tmp_path: Path, days: Days) -> None:
     for number, dice in enumerate(rounds(seconds_of(0.05))):
-        run(tmp_path / f"{number}", dice, days, 120)
+        History(tmp_path / f"{number}", dice, days).run(ACTIONS, 120)
         shutil.rmtree(tmp_path / f"{number}")

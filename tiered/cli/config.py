@@ -15,6 +15,7 @@ from ..base.units import format_duration
 from ..daemon.service import DEFAULT_ADDRESS
 from ..errors import ConfigError, SchemaMismatch, TieredError
 from ..flight.wire.options import DEFAULT_LISTEN
+from ..format.latest import tombstones_of
 from ..format.schema import check_topic_name
 from ..settings.provenance import (
     Setting,
@@ -97,7 +98,8 @@ def config(
     if task is Task.CHECK:
         _check_tables(settings)
         warnings += _short_erase(settings, sources)
-        _print_check(sources, settings, [*warnings, *_unfit_topics(settings)], as_json)
+        warnings += [*_unfit_topics(settings), *_uncompacted_topics(settings)]
+        _print_check(sources, settings, warnings, as_json)
         return
     pattern = None if topic is None else matching_pattern(settings, topic)
     values = (
@@ -190,6 +192,33 @@ def _unfit_topics(settings: Settings) -> Iterator[str]:
                 f"topics {other} and {topic} have one table name, {table_identifier(topic)}, in engines that need a catalog: "
                 "name their tables by hand there"
             )
+
+
+def _uncompacted_topics(settings: Settings) -> Iterator[str]:
+    """Yield a line for each topic of the store that cannot be compacted as its policy wants."""
+    policies = (resolved_policy(settings, pattern) for pattern in patterns(settings))
+    if (
+        all(policy.compact_keys.after is None for policy in policies)
+        or not Path(settings.store.path).is_dir()
+    ):
+        return
+    try:
+        with open_for_reading(settings) as store:
+            metas = [store.topic(name).meta for name in store.topics()]
+    except TieredError as error:
+        yield f"the topics with compact_keys cannot be checked: {error}"
+        return
+    for meta in metas:
+        rule = settings.policy_for(meta.name).compact_keys
+        if rule.after is None:
+            continue
+        if meta.key_column is None:
+            yield f"topic {meta.name} is not compacted: it has no key column"
+            continue
+        try:
+            tombstones_of(meta, rule.deleted)
+        except ConfigError as error:
+            yield f"topic {meta.name} is not compacted: {error}"
 
 
 def _unknown_consumers(settings: Settings) -> Iterator[str]:

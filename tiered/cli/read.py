@@ -78,6 +78,10 @@ def read(
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Continue with new records of all partitions until Ctrl-C.")
     ] = False,
+    latest: Annotated[
+        bool,
+        typer.Option("--latest", help="Only the latest record of each key, without keys that are deleted."),
+    ] = False,
     group: Annotated[
         str | None,
         typer.Option(
@@ -106,13 +110,15 @@ def read(
         raise typer.BadParameter("an Arrow stream is not for a terminal; redirect it", param_hint="--format")
     settings = load_settings(config, path, cold)
     moment = None if since is None else parse_moment(since, "--since")
+    if latest and (follow or group is not None):
+        raise ConfigError("--latest is of one moment: leave out --follow and --group")
     if group is not None:
         if end is not None:
             raise ConfigError("--group reads to the end of the log: leave out --to, or write --limit")
         first = _first_of_group(start, moment)
         _read_group(settings, topic, group, partition, first, limit, follow, output_format)
         return
-    request = Request(partition, start or EARLIEST, end, moment, limit)
+    request = Request(partition, start or EARLIEST, end, moment, limit, latest)
     pause = _POLL_BUCKET_SECONDS if "://" in settings.store.path else _POLL_SECONDS
     with open_for_reading(settings) as store:
         source = store.topic(topic)
@@ -165,13 +171,17 @@ def _read_group(
 
 @dataclass(slots=True)
 class Request:
-    """The records to read: bounds, the number of records left, and the next offset of each partition in `positions`."""
+    """The records to read: bounds, the number of records left, and the next offset of each partition in `positions`.
+
+    With `latest`, only the latest record of each key.
+    """
 
     partition: int | None
     start: str
     end: int | None
     since: datetime | None
     left: int | None
+    latest: bool = False
     positions: dict[int, int] = field(default_factory=dict)
 
     def once(self, topic: Topic, printer: RecordPrinter) -> Iterator[pa.RecordBatch]:
@@ -231,6 +241,7 @@ class Request:
             start_timestamp=self.since,
             columns=printer.columns,
             limit=self.left,
+            latest=self.latest,
         )
 
     def _rows(self, scan: Scan) -> Iterator[pa.RecordBatch]:

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pyarrow as pa
 
-from ..errors import OffsetOutOfRange, SchemaMismatch, StoreLocked, TopicNotFound
+from ..errors import ConfigError, OffsetOutOfRange, SchemaMismatch, StoreLocked, TopicNotFound
 from ..format.schema import body_schema, normalize_schema
 from ..format.segment import schema_message
 from ..format.topic_meta import TopicMeta, with_partitions
@@ -76,6 +76,11 @@ def add_columns(topic: OpenTopic, columns: pa.Schema) -> None:
 def add_partitions(topic: OpenTopic, total: int) -> None:
     """Raise the number of partitions; see `Topic.add_partitions`."""
     topic.context.lifecycle.check_writable()
+    if topic.context.settings.policy_for(topic.name).compact_keys.after is not None:
+        raise ConfigError(
+            f"topic {topic.name!r} is compacted (compact_keys): with more partitions the later records of a key could be in "
+            "another one than the earlier records"
+        )
     with topic.lock:
         meta = with_partitions(topic.meta, total)
         _write(topic, meta)

@@ -20,8 +20,12 @@ TRANSACTIONS_FEATURE = "transactions"
 """The store holds transactions: its writer completes decided ones first."""
 ERASURES_FEATURE = "erasures"
 """The store has erasures: objects may lack records, and a repair or a rebuild must not bring them back."""
-KNOWN_FEATURES = frozenset({TRANSACTIONS_FEATURE, ERASURES_FEATURE})
+COMPACTION_FEATURE = "compaction"
+"""The store has compacted topics: objects may lack records, and a restore to a time must not use them blindly."""
+KNOWN_FEATURES = frozenset({TRANSACTIONS_FEATURE, ERASURES_FEATURE, COMPACTION_FEATURE})
 """The features that this release knows."""
+SPARSE_FEATURES = frozenset({ERASURES_FEATURE, COMPACTION_FEATURE})
+"""With one of these, objects may lack records of their ranges."""
 
 
 def encode_document(values: dict[str, Any]) -> bytes:

@@ -162,6 +162,46 @@ class ErasedMark:
 
 
 @dataclass(frozen=True, slots=True)
+class Compaction:
+    """How far a partition is compacted: which records have been removed because a later one has the same key.
+
+    Attributes
+    ----------
+    clean_offset
+        Of the records before it, no two in objects have the same key.
+    target_offset
+        What `clean_offset` becomes when the compaction that is under way is done; equal to it if none is.
+    next_offset
+        The compaction under way has done the objects before it.
+    tombstone_offset, tombstone_us
+        From that time on, no object had a record that a tombstone before that offset supersedes; 0: no such time is kept.
+    removed_offset
+        The compaction under way removes the tombstones before it; 0: none.
+    """
+
+    clean_offset: int = 0
+    target_offset: int = 0
+    next_offset: int = 0
+    tombstone_offset: int = 0
+    tombstone_us: int = 0
+    removed_offset: int = 0
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether a compaction was begun and is not done."""
+        return self.next_offset < self.target_offset
+
+    def done(self, now_us: int) -> Compaction:
+        """Return the state once the compaction that is under way is done."""
+        clean = self.target_offset
+        if self.tombstone_offset and not self.removed_offset:
+            aged = self.tombstone_offset, self.tombstone_us
+        else:
+            aged = (clean, now_us) if clean > self.removed_offset else (0, 0)
+        return Compaction(clean, clean, clean, *aged)
+
+
+@dataclass(frozen=True, slots=True)
 class Head:
     """The content of ``head.json``.
 
@@ -179,6 +219,9 @@ class Head:
         Schema id to schema text (`schema.schema_to_text`).
     rewinds
         ``(epoch, time)`` of the lineages that restores to an earlier time began, and when.
+    cuts
+        ``(epoch, time)`` of the lineages whose restore took over records of later times too, and the time that it was to: of
+        the records before the end of its origin, those of a later time do not count. Only the transaction log has them.
     origins
         The origin of every lineage except the first, in order; heads of early releases lack them. There is one for each
         restore, so they are few.
@@ -186,6 +229,8 @@ class Head:
         What a reader must know; see `document.KNOWN_FEATURES`.
     erased
         The marks of open erasures. Whatever names other objects than those of the head before has none.
+    compaction
+        How far the partition is compacted; None: not at all, or the objects are others than those of the head before.
     """
 
     store_id: UUID
@@ -205,6 +250,8 @@ class Head:
     origins: tuple[Origin, ...] = ()
     features: tuple[str, ...] = ()
     erased: tuple[ErasedMark, ...] = ()
+    compaction: Compaction | None = None
+    cuts: tuple[tuple[int, int], ...] = ()
     version: int = MANIFEST_VERSION
 
     @property

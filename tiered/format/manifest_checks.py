@@ -31,6 +31,17 @@ def check_head(head: Head) -> list[str]:
         if ref.count < 1 or ref.bytes < 1:
             problems.append(f"page {ref.name} is empty")
     problems += _check_each(head.inline, head.schemas)
+    done = head.compaction
+    if done is not None and not (
+        0
+        <= done.removed_offset
+        <= done.tombstone_offset
+        <= done.clean_offset
+        <= done.target_offset
+        <= head.end_offset
+        and 0 <= done.next_offset <= done.target_offset
+    ):
+        problems.append("the offsets of its compaction are out of order")
     return problems
 
 

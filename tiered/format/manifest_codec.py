@@ -20,7 +20,17 @@ import zstandard
 from ..errors import CorruptionError, UnsupportedFormat
 from .checksum import crc32c
 from .document import FEATURES, decode_document, encode_document
-from .manifest import MANIFEST_VERSION, OBJECT_NAME, ErasedMark, Head, ObjectEntry, Origin, PageRef, RowGroup
+from .manifest import (
+    MANIFEST_VERSION,
+    OBJECT_NAME,
+    Compaction,
+    ErasedMark,
+    Head,
+    ObjectEntry,
+    Origin,
+    PageRef,
+    RowGroup,
+)
 from .manifest_checks import check_head, check_page, summary
 from .manifest_page import decode_columns
 
@@ -53,9 +63,11 @@ def encode_head(head: Head) -> bytes:
             "committed_us": head.committed_us,
             # Omitted if empty, as in most logs.
             **({"rewinds": [list(row) for row in head.rewinds]} if head.rewinds else {}),
+            **({"cuts": [list(row) for row in head.cuts]} if head.cuts else {}),
             **({"origins": [list(astuple(row)) for row in head.origins]} if head.origins else {}),
             **({FEATURES: list(head.features)} if head.features else {}),
             **({"erased": [[str(m.erasure), m.offset, m.rows] for m in head.erased]} if head.erased else {}),
+            **({"compaction": list(astuple(head.compaction))} if head.compaction is not None else {}),
         }
     )
 
@@ -189,9 +201,11 @@ def _head_from_json(values: dict[str, Any]) -> Head:
         inline=tuple(map(entry_from_json, values["inline"])),
         committed_us=_integer(values["committed_us"]),
         rewinds=tuple((_integer(epoch), _integer(began)) for epoch, began in values.get("rewinds", ())),
+        cuts=tuple((_integer(epoch), _integer(at)) for epoch, at in values.get("cuts", ())),
         origins=tuple(Origin(*map(_integer, row)) for row in values.get("origins", ())),
         features=tuple(map(_text, values.get(FEATURES, ()))),
         erased=tuple(_mark(*row) for row in values.get("erased", ())),
+        compaction=Compaction(*map(_integer, values["compaction"])) if "compaction" in values else None,
     )
 
 

@@ -17,6 +17,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from .offset_set import OffsetSet
+
 TRUE, FALSE, NULL = 1, 2, 4
 
 
@@ -131,6 +133,35 @@ class IsNull:
         return _outcomes(statistics.null, statistics.value, null=False)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class AtOffsets:
+    """Whether the offset of a row is one of those of its partition; a partition without any has no such row.
+
+    No user writes it: it is made of the rows of one log, and no server takes it.
+    """
+
+    partitions: Mapping[int, OffsetSet]
+
+    def evaluate(self, columns: Columns) -> Column:
+        # The partition is a constant of the rows; see `RowFilter`.
+        found = self.partitions.get(columns("partition").as_py())
+        if not found:
+            return pa.scalar(False)
+        return pa.array(found.mask(columns("offset").to_numpy()))
+
+    def outcomes(self, known: Known) -> int:
+        partition, offset = known("partition"), known("offset")
+        if partition is None or partition.low is None or partition.low != partition.high:
+            return TRUE | FALSE
+        found = self.partitions.get(partition.low)
+        if not found:
+            return FALSE
+        if offset is None or offset.low is None:
+            return TRUE | FALSE
+        count = found.count(offset.low, offset.high + 1)
+        return _outcomes(count > 0, count <= offset.high - offset.low, null=False)
+
+
 @dataclass(frozen=True, slots=True)
 class Not:
     """The negation of a predicate; null stays null."""
@@ -176,7 +207,7 @@ class Or:
 
 
 Leaf = Comparison | In | IsNull
-Predicate = Leaf | Not | And | Or
+Predicate = Leaf | AtOffsets | Not | And | Or
 
 
 def leaves(predicate: Predicate) -> Iterator[Leaf]:
@@ -186,13 +217,17 @@ def leaves(predicate: Predicate) -> Iterator[Leaf]:
             yield from leaves(part)
     elif isinstance(predicate, Not):
         yield from leaves(predicate.negated)
-    else:
+    elif not isinstance(predicate, AtOffsets):
         yield predicate
 
 
 def columns_of(predicate: Predicate) -> frozenset[str]:
     """Return the columns that a predicate uses."""
-    return frozenset(leaf.column for leaf in leaves(predicate))
+    if isinstance(predicate, (And, Or)):
+        return frozenset().union(*map(columns_of, predicate.parts))
+    if isinstance(predicate, Not):
+        return columns_of(predicate.negated)
+    return frozenset(("partition", "offset") if isinstance(predicate, AtOffsets) else (predicate.column,))
 
 
 def conjunction(given: Iterable[Predicate | None]) -> Predicate | None:

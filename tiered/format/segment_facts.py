@@ -57,6 +57,8 @@ class SegmentFacts:
         hexadecimal. Empty if unknown, and for whole segments, which have `origin_hash`.
     start_offset
         Start offset of the partition at the time of sealing.
+    compacted_offset
+        The object may lack records that are superseded by records before this offset; 0: none was compacted.
     """
 
     store_id: UUID
@@ -80,12 +82,15 @@ class SegmentFacts:
     replaces: tuple[UUID, ...] = ()
     producers: tuple[ProducerState, ...] = ()
     end_hash: str = ""
+    compacted_offset: int = 0
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values, with UUIDs as text."""
         values = asdict(self)
         if not self.end_hash:
             del values["end_hash"]  # only tails have it
+        if not self.compacted_offset:
+            del values["compacted_offset"]
         for name in ("store_id", "topic_id", "segment_id"):
             values[name] = str(values[name])
         values["replaces"] = list(map(str, self.replaces))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from ..errors import TieredError
-from ..format.block import Body, Numbers
+from ..format.block import MARK, Body, Numbers
 from ..format.topic_meta import TopicMeta
 from .active_segment import ActiveSegment
 from .pending_rows import PendingRows
@@ -48,6 +48,16 @@ class HeldPartition:
         """Return the highest sequence of a producer; -1 without one."""
         history = self._pending.producers.get(producer_id)
         return -1 if history is None else history.last_sequence
+
+    def continue_numbers(self, producer_id: int, next_sequence: int) -> None:
+        """Write the mark after which the numbers of a producer that is not known here go on at `next_sequence`.
+
+        Raises
+        ------
+        DiskFull, PartitionPoisoned
+        """
+        self._active.append([MARK], keep=False, numbers=[Numbers(producer_id, 0, next_sequence)])
+        self._pending.producers.begin(producer_id, 0, next_sequence)
 
     def make_room(self, length: int) -> None:
         """Roll the segment if it has no room for blocks of `length` bytes, and reserve that much on the disk.

@@ -171,6 +171,23 @@ class Erase(Action):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Compact(Action):
+    """Write the objects of a range again without the records that a later record of the same key supersedes.
+
+    The local files of such an object are deleted first, once they are proven to be in the bucket.
+
+    Attributes
+    ----------
+    tombstone_offset
+        Tombstones before this offset go as well.
+    """
+
+    kind = "compact"
+    publishes = True
+    tombstone_offset: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeClass(Action):
     """Copy an object under a new name into another storage class, and publish the copy in place of it.
 

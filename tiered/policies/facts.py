@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from uuid import UUID
 
+from ..format.manifest import Compaction
+
 
 @dataclass(frozen=True, slots=True)
 class SegmentFact:
@@ -204,6 +206,8 @@ class PartitionFacts:
         The consumers with a position in this log, if its retention names consumers; None if they cannot be read.
     erasures
         The open erasures that are not finished here, by number.
+    compaction
+        How far the partition is compacted; None if the topic has no key.
     """
 
     topic: str
@@ -223,6 +227,7 @@ class PartitionFacts:
     copies: tuple[CopyFact, ...] = ()
     consumers: tuple[ConsumerFact, ...] | None = ()
     erasures: tuple[ErasureFact, ...] = ()
+    compaction: Compaction | None = None
 
     def erasure_of(self, base_offset: int) -> ErasureFact | None:
         """Return the first open erasure that concerns records at `base_offset` or later."""

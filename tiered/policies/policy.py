@@ -269,6 +269,26 @@ class CutRule(_Rule):
     ] = None
 
 
+class CompactKeysRule(_Rule):
+    """Keep only the latest record of each key of a partition, among records ``after`` their last append; by default all stay.
+
+    A partition is compacted when records that no compaction has seen are a share ``dirty`` of its objects. A record whose
+    value is null, or in typed topics the column ``deleted`` true, says that its key is deleted: it goes, too, once it has
+    been the latest for ``keep_tombstones``. Records without a key stay. Compaction removes records from objects in the
+    bucket, and deletes the local files of those first.
+    """
+
+    limits = ("after",)
+    after: DurationOrOff = None
+    keep_tombstones: PositiveDuration = timedelta(days=1)
+    dirty: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] = 0.5
+    deleted: Annotated[
+        Annotated[str, Field(min_length=1)] | None,
+        BeforeValidator(lambda value: None if value == "off" else value),
+        PlainSerializer(lambda value: "off" if value is None else value, when_used="json"),
+    ] = None
+
+
 class ScrubRule(_Rule):
     """Check each object once in ``every``, at most ``bytes_per_pass`` of a partition's objects in a pass."""
 
@@ -306,6 +326,7 @@ class Policy(BaseModel):
     retention: Retention = Retention()
     merge: MergeRule = MergeRule()
     cut: CutRule = CutRule()
+    compact_keys: CompactKeysRule = CompactKeysRule()
     scrub: ScrubRule = ScrubRule()
     storage_class: StorageClass = StorageClass()
     promote: PromoteRule = PromoteRule()

@@ -212,7 +212,7 @@ class Scan:
                 TierShare(
                     tier.value,
                     len(splits),
-                    sum(split.record_count for split in splits),
+                    sum(map(_records, splits)),
                     sum(split.bytes for split in splits),
                 )
             )
@@ -229,6 +229,14 @@ class Scan:
     def __repr__(self) -> str:
         total = len(self.splits())
         return f"<Scan of {self.meta.name!r}: {total} {_noun('split', total).rstrip()}>"
+
+
+def _records(split: Split) -> int:
+    """Return the number of records of a split, or the most that it may have: of a part of an object nobody knows it."""
+    if isinstance(split.source, ColdSource):
+        stored: int = split.source.field("record_count")
+        return min(split.record_count, stored)
+    return split.record_count
 
 
 def _noun(word: str, number: int) -> str:

@@ -19,8 +19,9 @@ from ..cold.manifest.keys import parse_object_name, topic_key
 from ..cold.manifest.partition_manifest import PartitionManifest
 from ..cold.manifest.restore_intent import LINEAGE
 from ..cold.manifest.store_documents import DELETED, StoreDocuments
-from ..cold.upkeep.inspect import read_facts, rebuild_entry
+from ..cold.upkeep.inspect import read_facts, read_facts_of_entry, rebuild_entry
 from ..errors import ColdStorageError, CorruptionError, ObjectNotFound
+from ..format.document import COMPACTION_FEATURE
 from ..format.lineages import UNBOUNDED, shared_end
 from ..format.manifest import Head, ObjectEntry, Origin
 from ..format.segment_facts import SegmentFacts
@@ -44,6 +45,8 @@ class LogPiece:
         The entry of an object that the head names; None for an orphan.
     rank
         Of two objects with one range, the one with the higher rank is the later one.
+    compacted_offset
+        It may lack records that records before this offset supersede.
     """
 
     name: str
@@ -53,6 +56,7 @@ class LogPiece:
     lineage: int
     entry: ObjectEntry | None
     rank: tuple[int, ...]
+    compacted_offset: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +113,7 @@ def view_at(
     parts = [piece for piece in _parts(head, lineage, pieces) if piece.end_offset > origin.start_offset]
     later = {piece.last_append_us for piece in parts if piece.last_append_us > at_us} if beyond else ()
     for end_us in (*sorted(later), at_us):
-        chain = _longest_chain(piece for piece in parts if piece.last_append_us <= end_us)
+        chain = _complete_chain([piece for piece in parts if piece.last_append_us <= end_us], where)
         if chain and chain[-1].last_append_us > at_us:
             break
     if chain:
@@ -154,6 +158,29 @@ def _undone_lineages(head: Head, began_us: Mapping[int, int], at_us: int) -> dic
         if earliest > at_us:
             undone[epoch] = start
     return undone
+
+
+def _complete_chain(pieces: Sequence[LogPiece], where: str) -> tuple[LogPiece, ...]:
+    """Return the longest chain, without objects that lack records which the log at its end still had.
+
+    A compacted object lacks records that later ones supersede. If the log ends before these, the object from which it was
+    made has them; it is kept for the grace of the sweep.
+
+    Raises
+    ------
+    ColdStorageError
+        That object is not there any more.
+    """
+    chain = _longest_chain(pieces)
+    end = chain[-1].end_offset if chain else 0
+    complete = [piece for piece in pieces if piece.compacted_offset <= end]
+    if len(complete) == len(pieces):
+        return chain
+    chain = _longest_chain(complete)
+    reached = chain[-1].end_offset if chain else min(piece.base_offset for piece in pieces)
+    if reached < end:
+        raise ColdStorageError(f"offsets {reached} to {end} of {where} as they were are in no object")
+    return chain
 
 
 def _longest_chain(pieces: Iterable[LogPiece]) -> tuple[LogPiece, ...]:
@@ -212,7 +239,11 @@ def rewind_head(
     began = _lineage_starts(cold, before, named, orphans.values())
     # The named entries are one log. The log of an orphan is unknown here.
     times = corrected_times(((entry.end_offset, entry.last_append_us) for entry in named), now_us)
-    pieces = [_live_piece(entry, times[entry.end_offset, entry.last_append_us]) for entry in named]
+    compacted = _compacted_offsets(cold, head, named)
+    pieces = [
+        _live_piece(entry, times[entry.end_offset, entry.last_append_us], compacted.get(entry.name, 0))
+        for entry in named
+    ]
     pieces += [_orphan_piece(name, facts) for name, facts in orphans.items()]
     where = cold.where(cold.keys.prefix)
     view = view_at(before, pieces, began, at_us, where, beyond=beyond)
@@ -232,11 +263,13 @@ def rewind_head(
         end_offset=view.end_offset,
         lineages=(*earlier, (epoch, view.lineage_start)),
         rewinds=(*head.rewinds, (epoch, began_us)),
+        cuts=(*head.cuts, (epoch, at_us)) if beyond else head.cuts,
         origins=(*origins, Origin(epoch, began_us, view.lineage, view.end_offset, start)),
         pages=(),
         inline=tuple(piece.entry or verified[piece.name] for piece in chain),
-        # Orphans may have records that were erased since.
+        # Orphans may have records that were erased or compacted since.
         erased=(),
+        compaction=None,
     )
 
 
@@ -355,8 +388,25 @@ def _start_at(
     return origin.start_offset
 
 
-def _live_piece(entry: ObjectEntry, last_append_us: int) -> LogPiece:
-    return LogPiece(entry.name, entry.base_offset, entry.end_offset, last_append_us, 0, entry, (1,))
+def _compacted_offsets(cold: PartitionManifest, head: Head, named: Sequence[ObjectEntry]) -> dict[str, int]:
+    """Return up to where the named objects that lack records were compacted; their footers say it."""
+    if COMPACTION_FEATURE not in head.features:
+        return {}
+    sparse = [entry for entry in named if entry.record_count < entry.end_offset - entry.base_offset]
+    with ThreadPoolExecutor(_CONNECTIONS) as pool:
+        facts = pool.map(
+            lambda entry: read_facts_of_entry(cold.store, cold.keys.data(entry.name), entry), sparse
+        )
+        return {
+            entry.name: max(segment.compacted_offset for segment in segments)
+            for entry, segments in zip(sparse, facts, strict=True)
+        }
+
+
+def _live_piece(entry: ObjectEntry, last_append_us: int, compacted_offset: int = 0) -> LogPiece:
+    return LogPiece(
+        entry.name, entry.base_offset, entry.end_offset, last_append_us, 0, entry, (1,), compacted_offset
+    )
 
 
 def _orphan_piece(name: str, facts: SegmentFacts) -> LogPiece:
@@ -364,8 +414,9 @@ def _orphan_piece(name: str, facts: SegmentFacts) -> LogPiece:
     assert parsed is not None
     rank = (0, len(facts.replaces), facts.generation, parsed.epoch)
     return LogPiece(
-        name, facts.base_offset, facts.end_offset, facts.last_append_us, facts.lineage_epoch, None, rank
-    )
+        name, facts.base_offset, facts.end_offset, facts.last_append_us, facts.lineage_epoch, None, rank,
+        facts.compacted_offset,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

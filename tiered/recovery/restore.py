@@ -63,7 +63,7 @@ from ..warm.catalog import (
     RESTORING_FILE,
     STORE_FILE,
     TOPICS_DIRECTORY,
-    TRANSACTIONS_CUT,
+    TRANSACTIONS_CUTS,
     Catalog,
     TransactionsCut,
 )
@@ -273,7 +273,7 @@ class _Restore:
         self._verified = verified
         self._store_id = store_id
         self._features = features
-        self._cut: TransactionsCut | None = None
+        self._cuts: tuple[TransactionsCut, ...] = ()
         self._ends: dict[tuple[UUID, int], int] = {}
         self._binding = binding
         self._host = host
@@ -293,7 +293,7 @@ class _Restore:
             except BaseException:
                 intent.give_up()
                 raise
-            if self._cut is not None:
+            if self._cuts:
                 self._write_mark(intent.restore_id, intent.lineage)
             self._fs.rename(self._root / RESTORING_FILE, self._root / STORE_FILE)
             self._fs.sync_directory(self._root)
@@ -337,8 +337,8 @@ class _Restore:
         }
         if self._features:
             mark[FEATURES] = sorted(self._features)
-        if self._cut is not None:
-            mark[TRANSACTIONS_CUT] = self._cut._asdict()
+        if self._cuts:
+            mark[TRANSACTIONS_CUTS] = [cut._asdict() for cut in self._cuts]
         write_atomically(self._fs, self._root / RESTORING_FILE, encode_document(mark))
 
     def _read_mark(self) -> dict[str, Any] | None:
@@ -406,8 +406,8 @@ class _Restore:
                 )
             )
         end = self._ends[meta.topic_id, partition] = head.end_offset
-        if at_us is not None and _goes_beyond(meta, self._features):
-            self._cut = TransactionsCut(at_us, end)
+        if _goes_beyond(meta, self._features):
+            self._cuts = _cuts(head)
         directory = self._catalog.partition_directory(meta.name, partition)
         write_lineage(self._fs, directory, epoch)
         if head.start_offset:
@@ -464,6 +464,18 @@ def _producers(cold: PartitionManifest, last: ObjectEntry | None, end: int) -> t
 def _goes_beyond(meta: TopicMeta, features: frozenset[str]) -> bool:
     """Whether a log is restored with all its records of a time, and those of later times are dropped when the store opens."""
     return meta.name == TRANSACTIONS_TOPIC and TRANSACTIONS_FEATURE in features
+
+
+def _cuts(head: Head) -> tuple[TransactionsCut, ...]:
+    """Return what does not count of a log by the restores that its newest lineage descends from."""
+    origins, times = {origin.epoch: origin for origin in head.origins}, dict(head.cuts)
+    cuts, epoch, end = [], head.lineage_epoch, head.end_offset
+    while epoch in origins:
+        end = min(end, origins[epoch].end_offset)
+        if epoch in times:
+            cuts.append(TransactionsCut(times[epoch], end))
+        epoch = origins[epoch].parent
+    return tuple(cuts)
 
 
 def _unchanged_since(before: Head | None, claimed: Head, at_us: int) -> bool:

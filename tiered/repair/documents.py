@@ -100,10 +100,12 @@ def _store(context: RepairContext, path: Path) -> Repair:
         for check in _headers(partition)
         if check.header is not None
     }
+    features: set[str] = set()
     if context.access.has_cold:
         values = _bucket_values(context.access.object_store, STORE_KEY)
         if values is not None:
             ids.add(UUID(values["id"]))
+            features.update(values.get(FEATURES, ()))
             if values.get(LINEAGE, 1) != 1:
                 raise CorruptionError("the store was restored once; the lineage of this disk is not known")
     if len(ids) != 1:
@@ -111,7 +113,9 @@ def _store(context: RepairContext, path: Path) -> Repair:
     kept = copy_aside(context.fs, path)
     content: dict[str, Any] = {"id": str(ids.pop())}
     if _has_transactions(topics / TRANSACTIONS_TOPIC):
-        content[FEATURES] = [TRANSACTIONS_FEATURE]
+        features.add(TRANSACTIONS_FEATURE)
+    if features:
+        content[FEATURES] = sorted(features)
     write_atomically(context.fs, path, encode_document(content))
     return Repair(str(path), "wrote the id that every segment bears", "done", kept=kept)
 

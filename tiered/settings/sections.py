@@ -42,6 +42,7 @@ from ..errors import ConfigError
 from ..format.block import RAW_BYTES_MAX, RECORD_BYTES_MAX
 from ..policies.policy import (
     PRESETS,
+    CompactKeysRule,
     CompressRule,
     CutRule,
     LocalRetention,
@@ -59,7 +60,7 @@ from ..policies.policy import (
 )
 
 SERVER_URL = re.compile(r"grpc[^/]*://")  # matches the beginning of a server's URL
-PRESET_EXEMPT_RULES = ("retention", "merge", "cut", "scrub", "storage_class", "pin", "table")
+PRESET_EXEMPT_RULES = ("retention", "merge", "cut", "compact_keys", "scrub", "storage_class", "pin", "table")
 
 
 class Section(BaseModel):
@@ -181,6 +182,7 @@ class PolicyTable(Section):
     retention: Retention | None = None
     merge: MergeRule | None = None
     cut: CutRule | None = None
+    compact_keys: CompactKeysRule | None = None
     scrub: ScrubRule | None = None
     storage_class: StorageClass | None = None
     promote: PromoteRule | None = None
@@ -242,6 +244,16 @@ class PolicyTable(Section):
 
     def _check_object_rules(self) -> None:
         change, merge, retention = self.storage_class, self.merge, self.retention
+        compact, offload, pin = self.compact_keys, self.offload, self.pin
+        if compact and compact.after is not None and pin and pin.topic:
+            raise ValueError(
+                'pin = "on" keeps every segment local, and compact_keys rewrites objects that have no local file; leave one '
+                "of them out"
+            )
+        if compact and compact.after is not None and offload and offload.after is None:
+            raise ValueError(
+                'compact_keys has no effect with offload.after = "off", since it rewrites objects; write a time'
+            )
         if change is None or change.after is None:
             return
         text = f"storage_class.after ({format_duration(change.after)})"

@@ -31,7 +31,7 @@ from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsError
 from ..base.units import format_duration
 from ..errors import ConfigError
 from ..format.schema import TRANSACTIONS_TOPIC
-from ..policies.policy import LocalRetention, Policy, Retention, TableRule
+from ..policies.policy import CompactKeysRule, LocalRetention, Policy, Retention, TableRule
 from .sections import (
     ColdSettings,
     DaemonSettings,
@@ -131,11 +131,16 @@ class Settings(Section):
         """Return the resolved policy of a topic: the first glob that matches its name, over ``default``.
 
         The transaction log has ``default`` without a retention, since its positions are the only ones, and without a
-        table. It stays on the local disk, too, so that a store opens while its bucket does not answer.
+        table or a compaction. It stays on the local disk, too, so that a store opens while its bucket does not answer.
         """
         policy = self.policies.get("default", PolicyTable()).over(Policy())
         if topic == TRANSACTIONS_TOPIC:
-            own = {"retention": Retention(), "table": TableRule(), "local_retention": _KEPT}
+            own = {
+                "retention": Retention(),
+                "table": TableRule(),
+                "local_retention": _KEPT,
+                "compact_keys": CompactKeysRule(),
+            }
             return policy.model_copy(update=own)
         for pattern, table in self.policies.items():
             if pattern != "default" and fnmatchcase(topic, pattern):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any, Literal, NoReturn
 
 import pyarrow as pa
@@ -19,12 +20,15 @@ from ..engine.point_read import read_local
 from ..engine.read import offset_ranges, records, refresh, snapshots
 from ..engine.records import Appended, OffsetRange, Record, report_appended
 from ..errors import ConfigError
+from ..format.latest import tombstones_of
+from ..format.predicate import conjunction
 from ..format.record import Headers, check_record_size, header_pairs, key_bytes, partition_of, value_bytes
 from ..format.schema import TRANSACTIONS_TOPIC
 from ..format.timestamps import plain_int, timestamp_us
 from ..hot.accelerator import PlainAppend, accelerator
 from ..hot.pending_rows import FULL
 from ..hot.row_buffer import RECORD_OVERHEAD_BYTES
+from ..reader.latest import key_column_of, latest_rows
 from ..reader.lineages import common_end, lineage_of
 from ..reader.query import (
     Offsets,
@@ -196,6 +200,7 @@ class LocalTopic(Topic):
         columns: Iterable[str] | None = None,
         limit: int | None = None,
         filter: object = None,  # noqa: A002
+        latest: bool = False,
     ) -> Scan:
         refresh(self.opened)
         limit = plain_limit(limit)
@@ -204,6 +209,13 @@ class LocalTopic(Topic):
         start, end = plain_bounds(meta, start_offset), plain_bounds(meta, end_offset)
         query = query_of(meta, start_timestamp, end_timestamp, key, columns, filter)
         parts = snapshots(opened, select_partitions(meta, partitions), start, end)
+        if latest:
+            keys = query_of(meta, None, None, key, [key_column_of(meta), "offset"])
+            tombstone = tombstones_of(meta, context.settings.policy_for(self.name).compact_keys.deleted)
+            only = latest_rows(
+                Scan(context.tiers, meta, parts, keys, None, context.lifecycle.check), tombstone
+            )
+            query = replace(query, filter=conjunction([only, query.filter]))
         return Scan(context.tiers, meta, parts, query, limit, context.lifecycle.check)
 
     def scan_cut(self, split_bytes: int, **arguments: Any) -> Scan:  # noqa: ARG002 — `Scan` cuts splits of files itself

@@ -9,7 +9,7 @@ from uuid import UUID
 
 from ..cold.fetch.local_copies import CopySurvey
 from ..format.codec import Codec
-from ..format.manifest import Head, ObjectEntry, PageRef, covers
+from ..format.manifest import Compaction, Head, ObjectEntry, PageRef, covers
 from ..policies.facts import ColdObjectFact, CopyFact, ObjectFact, PartitionFacts, SegmentFact
 from ..warm.segment_reader import SegmentFile
 from .local_segments import append_time_us
@@ -51,6 +51,7 @@ def partition_facts(survey: PartitionSurvey) -> PartitionFacts:
         ),
         scrub=survey.scrub.fact,
         topic_id=meta.topic_id,
+        compaction=None if meta.key_column is None else (head and head.compaction) or Compaction(),
     )
 
 

@@ -34,7 +34,7 @@ from ..format.manifest_changes import mark_erased, with_features
 from ..format.predicate import And, Comparison, In, IsNull, Not, Or, Predicate
 from ..format.row_filter import RowFilter
 from ..format.topic_meta import TopicMeta
-from ..policies.actions import Erase, EvictLocal
+from ..policies.actions import Erase
 from ..policies.facts import ErasureFact
 from .claims import Claims
 from .local_actions import LocalActions
@@ -119,7 +119,7 @@ class EraseActions:
         hits = [item for item in concerned if rows[item.erasure.id]]
         if not hits:
             return 0, checked
-        self._delete_local_files(handle, entry)
+        self._local.remove_copies(handle, entry, "its records are erased")
         rule = self._context.settings.policy_for(handle.meta.name).offload
         keep = RowFilter(tuple(item.others() for item in hits))
         try:
@@ -164,26 +164,6 @@ class EraseActions:
             self._scrub(handle).record_damage(entry, error)
             raise
         return rows
-
-    def _delete_local_files(self, handle: PartitionHandle, entry: ObjectEntry) -> None:
-        """Delete the local segments and copies of an object's range, and drop recent blocks from the writer's memory."""
-        local = handle.local().segments
-        for at, segment in enumerate(local):
-            base, end = segment.header.base_offset, segment.end_offset
-            if end <= entry.base_offset or base >= entry.end_offset or base == end:
-                continue
-            if at == len(local) - 1:
-                raise ColdStorageError(f"{segment.path} is the newest segment; the next pass seals it first")
-            evict = EvictLocal(
-                topic=handle.meta.name, partition=handle.partition, segment_id=segment.header.segment_id,
-                base_offset=base, end_offset=end, bytes=segment.bytes, reason="its records are erased",
-            )  # fmt: skip
-            if not self._local.evict_local(evict):
-                raise ColdStorageError(f"{segment.path} stays for now; the next pass goes on")
-        copies = self._context.tiers.copies
-        if copies is not None:
-            copies.drop(handle.manifest.keys.data(entry.name))
-        self._local.forget_recent(handle)
 
     def _scrub(self, handle: PartitionHandle) -> PartitionScrub:
         return PartitionScrub(handle.manifest, handle, self._context.fs, self._context.clock)

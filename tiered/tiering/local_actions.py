@@ -10,7 +10,7 @@ from ..engine.open_topics import OpenTopics
 from ..engine.writers import open_partition_writer
 from ..errors import ColdStorageError, CorruptionError, StoreLocked
 from ..format.codec import ZSTD_LEVEL, Codec
-from ..format.manifest import Head
+from ..format.manifest import Head, ObjectEntry
 from ..hot.partition_writer import PartitionWriter
 from ..policies.actions import Compress, EvictLocal, Expire, Seal
 from ..reader.same_log import Likeness
@@ -97,6 +97,31 @@ class LocalActions:
         size = segment.bytes
         self._unlink(handle, segment)
         return size
+
+    def remove_copies(self, handle: PartitionHandle, entry: ObjectEntry, reason: str) -> None:
+        """Remove what this disk has of an object that is about to lose records: segments, copies, recent blocks in memory.
+
+        Raises
+        ------
+        ColdStorageError
+            A segment is not proven to be in the bucket, or still in use.
+        """
+        local = handle.local().segments
+        for at, segment in enumerate(local):
+            base, end = segment.header.base_offset, segment.end_offset
+            if end <= entry.base_offset or base >= entry.end_offset or base == end:
+                continue
+            if at == len(local) - 1:
+                raise ColdStorageError(f"{segment.path} is the newest segment; the next pass seals it first")
+            evict = EvictLocal(
+                topic=handle.meta.name, partition=handle.partition, segment_id=segment.header.segment_id,
+                base_offset=base, end_offset=end, bytes=segment.bytes, reason=reason,
+            )  # fmt: skip
+            if not self.evict_local(evict):
+                raise ColdStorageError(f"{segment.path} stays for now; the next pass goes on")
+        if self._tiers.copies is not None:
+            self._tiers.copies.drop(handle.manifest.keys.data(entry.name))
+        self.forget_recent(handle)
 
     def forget_recent(self, handle: PartitionHandle) -> bool:
         """Drop the recent blocks of a partition from the memory of its writer.

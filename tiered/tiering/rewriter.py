@@ -46,6 +46,7 @@ def rewrite(
     *,
     start_offset: int = 0,
     row_filter: RowFilter = ALL_ROWS,
+    compacted_offset: int = 0,
     also: Callable[[Head], Head] = unchanged,
 ) -> int:
     """Write the records of `entries` from `start_offset` on as one object, publish it in their place; return its size.
@@ -56,8 +57,8 @@ def rewrite(
     ----------
     schema
         The topic's columns under the schema id of the entries.
-    row_filter
-        Only the rows that match are kept.
+    row_filter, compacted_offset
+        As in `rewrite_objects`.
     also
         A change of the head in the same commit.
 
@@ -73,7 +74,7 @@ def rewrite(
         max(start_offset, entries[0].base_offset),
         lambda name: rewrite_objects(
             committer.partition, entries, schema, name, row_group_bytes,
-            start_offset=start_offset, row_filter=row_filter,
+            start_offset=start_offset, row_filter=row_filter, compacted_offset=compacted_offset,
         ),
         also,
     )  # fmt: skip

@@ -18,6 +18,7 @@ from ..errors import ColdStorageError, TieredError
 from ..policies.actions import (
     Action,
     ChangeClass,
+    Compact,
     Compress,
     Cut,
     Demote,
@@ -39,6 +40,7 @@ from ..policies.rules.case import floor_bytes
 from ..reader.same_log import SameLog
 from ..survey.lag import Lag
 from .claims import Claims
+from .compact_actions import CompactActions
 from .consumer_facts import ReadPositions
 from .deletions import finish_deletions
 from .erase_actions import EraseActions
@@ -103,6 +105,7 @@ class Tierer:
             Offload: publish.offload,
             ShipTail: publish.ship_tail,
             Erase: EraseActions(context, topics, self.claims, local).erase,
+            Compact: CompactActions(context, topics, self.claims, local).compact,
             Merge: objects.rewrite,
             Cut: objects.rewrite,
             ChangeClass: objects.change_class,

@@ -300,9 +300,7 @@ class Commits:
         if TRANSACTIONS_FEATURE not in self._context.catalog.features():
             return
         self._holds_transactions = True
-        cut = self._context.catalog.transactions_cut()
-        if cut is not None:
-            self.log.drop_later(cut)
+        self.log.drop_later(self._context.catalog.transactions_cuts())
         for part in {
             (part.topic, part.topic_id, part.partition): part for part in self._open_parts()
         }.values():
@@ -336,6 +334,10 @@ class Commits:
         part, end = decided.parts[at], decided.parts[at].first_number + decided.parts[at].rows
         with writer.held() as held:
             missing = end - max(part.first_number, held.last_sequence(TRANSACTIONS_PRODUCER) + 1)
+            if missing == part.rows and part.first_offset + missing <= held.end_offset:
+                # The log ends behind them: they were deleted, and a restore found no object that knows their numbers.
+                held.continue_numbers(TRANSACTIONS_PRODUCER, end)
+                missing = 0
             if missing > 0:
                 bodies = _last_rows(part_batches(meta, decided.parts, self.log.data_of(decided), at), missing)
                 numbers = _numbers_of(bodies, end - missing)

@@ -105,7 +105,7 @@ class TransactionLog:
         self._records = 0
         self._renewed = 0
         self._offsets_moved = False
-        self._cut: TransactionsCut | None = None
+        self._cuts: tuple[TransactionsCut, ...] = ()
 
     # -- reading ---------------------------------------------------------------------------------
 
@@ -168,10 +168,11 @@ class TransactionLog:
             self._end, self._records = log.start, 0
         names = ["timestamp", *(name for name in topic.schema.names if name != "data")]
         for offset, row in read_records(topic, names, self._end, log.end):
-            if self._cut is not None and offset < self._cut.end_offset:
+            cuts = [cut for cut in self._cuts if offset < cut.end_offset]
+            if cuts:
                 # The log is written anew without these, for readers in other processes and in the bucket.
                 self._offsets_moved = True
-                if row["timestamp"] > to_datetime(self._cut.at_us):
+                if row["timestamp"] > to_datetime(min(cut.at_us for cut in cuts)):
                     continue
             try:
                 self._apply(offset, row)
@@ -446,10 +447,10 @@ class TransactionLog:
             topic = self._writable()
         topic.writer(0).sync_written(end)
 
-    def drop_later(self, cut: TransactionsCut) -> None:
-        """Leave out records that a restore to a time has too many of; called before the log is read."""
+    def drop_later(self, cuts: tuple[TransactionsCut, ...]) -> None:
+        """Leave out records that restores to a time have too many of; called before the log is read."""
         with self._lock:
-            self._cut = cut
+            self._cuts = cuts
 
     def open_transactions(self) -> list[Decided]:
         """Return the decided transactions that are not known to be durable in all their partitions, in order.

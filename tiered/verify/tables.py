@@ -9,7 +9,7 @@ from ..cold.manifest.keys import PartitionKeys
 from ..cold.manifest.partition_manifest import PartitionManifest
 from ..cold.object_store.protocol import ObjectStore
 from ..errors import CorruptionError
-from ..format.document import ERASURES_FEATURE
+from ..format.document import SPARSE_FEATURES
 from ..format.topic_meta import TopicMeta
 from ..table.iceberg_errors import iceberg_errors
 from ..table.summary_offsets import read_offsets
@@ -59,7 +59,7 @@ def _with_ends(
     """Return the files with the ends of their objects: an object that lacks records ends behind its last one."""
     manifest = PartitionManifest(store, meta.name, meta.topic_id, partition)
     loaded = manifest.load()
-    if loaded is None or ERASURES_FEATURE not in loaded.head.features:
+    if loaded is None or SPARSE_FEATURES.isdisjoint(loaded.head.features):
         return list(files)
     ends = {entry.name: entry.end_offset for entry in manifest.entries(loaded.head)}
     # What the head does not name any more may have lacked records as well.

@@ -25,8 +25,9 @@ STORE_FILE = "store.json"
 RESTORING_FILE = "restoring.json"
 TOPIC_FILE = "topic.json"
 TOPICS_DIRECTORY = "topics"
-TRANSACTIONS_CUT = "transactions_cut"
-"""The key of a `TransactionsCut` in ``store.json``."""
+TRANSACTIONS_CUTS = "transactions_cuts"
+"""The key of the list of `TransactionsCut` in ``store.json``."""
+_ONLY_CUT = "transactions_cut"  # of early builds, which knew the last one alone
 SERVING_FILE = "serving.json"
 # No topic's name begins with a dot, so every release ignores these directories.
 DELETING, _DELETED = ".deleting-", ".deleted-"
@@ -150,24 +151,25 @@ class Catalog:
                 values[FEATURES] = sorted({*values.get(FEATURES, ()), name})
                 write_atomically(self._fs, path, encode_document(values))
 
-    def transactions_cut(self) -> TransactionsCut | None:
-        """Return what does not count of the transaction log; None if all does.
+    def transactions_cuts(self) -> tuple[TransactionsCut, ...]:
+        """Return what does not count of the transaction log.
 
         Raises
         ------
         CorruptionError, UnsupportedFormat
         """
         path = self.root / STORE_FILE
-        value = decode_document(read_whole(path), where=str(path)).get(TRANSACTIONS_CUT)
-        if value is None:
-            return None
+        values = decode_document(read_whole(path), where=str(path))
+        only = values.get(_ONLY_CUT)
         try:
-            cut = TransactionsCut(**value)
+            cuts = tuple(
+                TransactionsCut(**row) for row in values.get(TRANSACTIONS_CUTS, [only] if only else ())
+            )
         except TypeError:
-            raise CorruptionError(f"{TRANSACTIONS_CUT} is none", where=str(path)) from None
-        if not all(type(item) is int and 0 <= item < 1 << 63 for item in cut):
-            raise CorruptionError(f"{TRANSACTIONS_CUT} is none", where=str(path))
-        return cut
+            raise CorruptionError(f"{TRANSACTIONS_CUTS} are none", where=str(path)) from None
+        if not all(type(item) is int and 0 <= item < 1 << 63 for cut in cuts for item in cut):
+            raise CorruptionError(f"{TRANSACTIONS_CUTS} are none", where=str(path))
+        return cuts
 
     def _create_store(self, path: Path) -> UUID:
         store_id = uuid4()

@@ -19,7 +19,7 @@ from itertools import combinations, pairwise
 from uuid import UUID, uuid4
 
 from ...errors import ColdStorageError, CorruptionError, ObjectNotFound, PreconditionFailed
-from ...format.document import ERASURES_FEATURE
+from ...format.document import COMPACTION_FEATURE, ERASURES_FEATURE
 from ...format.manifest import Head, ObjectEntry, Origin, PageRef
 from ...format.manifest_changes import spill
 from ...format.manifest_checks import check_head
@@ -44,6 +44,11 @@ class Candidate:
     entry: ObjectEntry
     lineage: int = FIRST_LINEAGE
     segments: tuple[SegmentFacts, ...] = ()
+
+    @property
+    def compacted_offset(self) -> int:
+        """The object may lack records that records before this offset supersede."""
+        return max((facts.compacted_offset for facts in self.segments), default=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +188,11 @@ def plan_rebuild(
     if log_start is None:
         log_start = max((facts.start_offset for candidate in live for facts in candidate.segments), default=0)
     chosen, others = choose(live, log_start)
+    ahead = [item for item in live if chosen and item.compacted_offset > chosen[-1].end_offset]
+    if ahead:
+        # What supersedes their records is lost, so the objects that they were made from have the latest ones.
+        left_out += [(item.entry.name, "records that replace some of its own are lost") for item in ahead]
+        chosen, others = choose([item for item in live if item not in ahead], log_start)
     begin = max(log_start, chosen[0].base_offset if chosen else log_start)
     epochs = [candidate.epoch for candidate in candidates]
     newest_schema = max((candidate.entry.schema_id for candidate in candidates), default=-1)
@@ -201,7 +211,7 @@ def plan_rebuild(
         inline=tuple(chosen),
         rewinds=_rewinds(candidates, origins),
         origins=origins,
-        features=(ERASURES_FEATURE,) if any(map(_lacks_records, chosen)) else (),
+        features=_features(candidates, chosen),
     )
     problems = [
         f"offsets {a.end_offset} to {b.base_offset} are in no object"
@@ -247,6 +257,13 @@ def _history(
     # A lineage that wrote nothing has no time, and so no origin, as in heads of early releases.
     rows += [(lineage, end)] if rows[-1][0] != lineage else []
     return tuple(rows), origins
+
+
+def _features(candidates: Sequence[Candidate], chosen: Sequence[ObjectEntry]) -> tuple[str, ...]:
+    compacted = {item.entry.name for item in candidates if item.compacted_offset}
+    sparse = [entry.name for entry in chosen if _lacks_records(entry)]
+    features = {COMPACTION_FEATURE if name in compacted else ERASURES_FEATURE for name in sparse}
+    return tuple(sorted(features))
 
 
 def _lacks_records(entry: ObjectEntry) -> bool:

@@ -1,7 +1,8 @@
 """The rewrite of adjacent objects as one, which is compared with the records that it is to keep.
 
 A merge rewrites two or more objects and keeps all records. A cut rewrites the object in which the log begins, without the
-records before the start offset. Both are this one function: objects in, a range and a row filter, one object out.
+records before the start offset. An erasure and a compaction leave out the records of some keys. All are this one function:
+objects in, a range and a row filter, one object out.
 
 The footer of the new object contains the facts of each segment that it holds. Its own facts are those of the last segment,
 extended over the range of all. So the chain of hashes continues from the object before it to the object after it, and a
@@ -44,6 +45,7 @@ def rewrite_objects(
     *,
     start_offset: int = 0,
     row_filter: RowFilter = ALL_ROWS,
+    compacted_offset: int = 0,
 ) -> ObjectEntry:
     """Write records of `entries` as the object `name`, compare them, and return its entry.
 
@@ -60,6 +62,8 @@ def rewrite_objects(
         The new object begins there, if the objects begin before it.
     row_filter
         Only the rows that match are kept; the new object covers the offsets of the others without them.
+    compacted_offset
+        The rows that are left out are superseded by records before this offset; see `SegmentFacts`.
 
     Raises
     ------
@@ -74,6 +78,8 @@ def rewrite_objects(
         segments += read_facts_of_entry(store, keys.data(entry.name), entry, footers)
     # The producers of the last segment describe all of them; those of each would make footers of many MiB.
     segments = [*(facts.evolve(producers=()) for facts in segments[:-1]), segments[-1]]
+    if compacted_offset:
+        segments = [facts.evolve(compacted_offset=compacted_offset) for facts in segments]
     facts = rewritten_facts(entries, segments)
     base = max(start_offset, facts.base_offset)
     kept = None if base == facts.base_offset and not row_filter else _KeptRows(facts, segments, base)
@@ -201,6 +207,7 @@ def _joined(segments: Sequence[SegmentFacts], generation: int, replaces: tuple[U
         created_us=min(facts.created_us for facts in segments),
         last_append_us=max(facts.last_append_us for facts in segments),
         start_offset=max(facts.start_offset for facts in segments),
+        compacted_offset=max(facts.compacted_offset for facts in segments),
         prev_origin_hash=first.prev_origin_hash,
         # A hash of the blocks of one segment; an object of several segments has none.
         content_hash="",

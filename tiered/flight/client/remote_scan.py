@@ -9,6 +9,8 @@ from pathlib import Path
 import pyarrow as pa
 
 from ...errors import ConfigError
+from ...format.predicate import Predicate
+from ...format.row_filter import RowFilter
 from ...reader.rows import Query, coalesce, limit_rows
 from ...reader.scan import Scan, ScanObject, ScanPlan
 from ...reader.splits import Split
@@ -66,6 +68,15 @@ class RemoteSplit(Split):
         return None if found is None else found.clip(self.start_offset, self.end_offset)
 
 
+@dataclass(frozen=True, slots=True)
+class Restriction:
+    """A condition on rows that the client evaluates, and then the columns and the number of rows that the caller wants."""
+
+    only: Predicate
+    columns: tuple[str, ...] | None
+    limit: int | None
+
+
 class RemoteScan(Scan):
     """A `Scan` whose rows come from a server. What it shows was made durable when it was planned.
 
@@ -79,7 +90,10 @@ class RemoteScan(Scan):
         The topic, and where bucket and directory of the store lie.
     """
 
-    def __init__(self, connection: Connection, command: ScanCommand, check: Callable[[], None]) -> None:
+    def __init__(
+        self, connection: Connection, command: ScanCommand, check: Callable[[], None],
+        restriction: Restriction | None = None,
+    ) -> None:  # fmt: skip
         info = connection.plan(command.encode())
         self.plan = PlanInfo.decode(bytes(info.app_metadata))
         self.location = connection.location
@@ -87,9 +101,12 @@ class RemoteScan(Scan):
         self.instance = None if server is None else server.without_secret()
         self._connection = connection
         self.meta = self.plan.meta
-        self._limit = command.limit
+        self._restriction = restriction
+        self._limit = command.limit if restriction is None else restriction.limit
         self._check = check
         self.schema = info.schema
+        if restriction is not None and restriction.columns is not None:
+            self.schema = pa.schema([info.schema.field(name) for name in restriction.columns])
         self._splits = [_split(connection.location, self.meta.name, item) for item in info.endpoints]
         self.query = self._splits[0].source.base.query if self._splits else Query()
         if self._splits and self.query.filter is None and command.filter is not None:
@@ -138,7 +155,20 @@ class RemoteScan(Scan):
         self._check()
         if not isinstance(split, RemoteSplit):
             raise ConfigError("this split is none of a server; read it with what planned it")
-        return self._connection.rows(split.ticket)
+        rows = self._connection.rows(split.ticket)
+        return rows if self._restriction is None else self._restrict(rows, self._restriction, split)
+
+    def _restrict(
+        self, rows: Iterator[pa.RecordBatch], restriction: Restriction, split: Split
+    ) -> Iterator[pa.RecordBatch]:
+        row_filter = RowFilter((restriction.only,), {"partition": split.partition})
+        for batch in rows:
+            mask = row_filter.mask(
+                dict(zip(batch.schema.names, batch.columns, strict=True)), self.meta.schema
+            )
+            if mask is not False:
+                kept = batch if mask is True else batch.filter(mask)
+                yield kept.select(self.schema.names)
 
     def to_batches(self) -> Iterator[pa.RecordBatch]:
         """Yield the rows in batches of some thousand, holding no more than a few in memory.

@@ -25,12 +25,15 @@ from ...engine.records import Appended, OffsetRange, Record, merge_ranges, repor
 from ...engine.topics import deletion_beyond_log
 from ...errors import ReadOnly, SchemaMismatch, TieredError
 from ...format.block_rows import split_batch
+from ...format.latest import tombstones_of
+from ...format.predicate import columns_of
 from ...format.record import Headers, check_record_size, key_bytes, partition_of
 from ...format.schema import row_schema
 from ...format.sizes import bytes_bound
 from ...format.timestamps import plain_int, timestamp_us
 from ...format.topic_meta import TopicMeta
 from ...hot.row_buffer import RECORD_OVERHEAD_BYTES, PlainRecords
+from ...reader.latest import key_column_of, latest_rows
 from ...reader.query import (
     Offsets,
     check_sync,
@@ -55,7 +58,7 @@ from .follow import wait as wait_for_records
 from .pending_batch import PendingBatch, pending_append
 from .remote_positions import RemotePositions
 from .remote_producer import RemoteProducer
-from .remote_scan import RemoteScan
+from .remote_scan import RemoteScan, Restriction
 from .topic_state import TopicState, body_of_rows
 
 _CHUNK_ROWS = 1 << 16
@@ -275,10 +278,41 @@ class RemoteTopic(Topic):
         columns: Iterable[str] | None = None,
         limit: int | None = None,
         filter: object = None,  # noqa: A002
+        latest: bool = False,
     ) -> RemoteScan:
+        if latest:
+            conditions = (start_timestamp, end_timestamp, key)
+            return self._latest(partitions, start_offset, end_offset, conditions, columns, limit, filter)
         return self._plan(
             partitions, start_offset, end_offset, start_timestamp, end_timestamp, key, columns, limit, filter
         )
+
+    def _latest(
+        self,
+        partitions: Any,
+        start_offset: Offsets,
+        end_offset: Offsets,
+        conditions: tuple[object, object, object],
+        columns: Any,
+        limit: int | None,
+        filter: object,  # noqa: A002
+    ) -> RemoteScan:
+        """Find the latest rows here, and leave out the others as they come: they are no condition that a server knows."""
+        meta, limit = self.opened.meta, plain_limit(limit)
+        keys = self._plan(
+            partitions, start_offset, end_offset, key=conditions[2], columns=[key_column_of(meta), "offset"]
+        )
+        tombstone = tombstones_of(meta, None)
+        only = latest_rows(keys, tombstone)
+        starts = {partition: start for partition, (start, _) in keys.offsets.items()}
+        ends = {partition: end for partition, (_, end) in keys.offsets.items()}
+        wanted = query_of(meta, None, None, None, columns).columns
+        used = [name for name in columns_of(only) if name != "partition"]
+        fetched = None if wanted is None else list(dict.fromkeys((*wanted, *used)))
+        return self._plan(
+            list(keys.offsets), starts, ends, *conditions, columns=fetched, filter=filter,
+            restriction=Restriction(only, wanted, limit),
+        )  # fmt: skip
 
     def scan_cut(self, split_bytes: int, **arguments: Any) -> RemoteScan:
         return self._plan(split_bytes=split_bytes, **arguments)
@@ -296,6 +330,7 @@ class RemoteTopic(Topic):
         filter: object = None,  # noqa: A002
         *,
         split_bytes: int | None = None,
+        restriction: Restriction | None = None,
     ) -> RemoteScan:
         self.lifecycle.check()
         limit = plain_limit(limit)
@@ -313,7 +348,7 @@ class RemoteTopic(Topic):
             self.name, chosen, start, end, query.start_timestamp_us, query.end_timestamp_us,
             query.key, query.columns, limit, split_bytes, self.opened.meta.topic_id, query.filter,
         )  # fmt: skip
-        scan = RemoteScan(self.connection, command, self.lifecycle.check)
+        scan = RemoteScan(self.connection, command, self.lifecycle.check, restriction)
         self.opened.take_over(scan.plan.meta)
         return scan
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pyarrow.flight as fl
 
 from ...errors import ConfigError
-from ...format.document import ERASURES_FEATURE
+from ...format.document import SPARSE_FEATURES
 from ...format.timestamps import to_datetime
 from ...reader.scan import Scan
 from ...reader.splits import Split, borders
@@ -65,7 +65,7 @@ def plan_flight(store: LocalStore, descriptor: fl.FlightDescriptor) -> fl.Flight
     topic = resolve_topic(store, command.topic, command.topic_id)
     scan = scan_of(topic, command)
     splits = [piece for split in scan.splits() for piece in cut(split, command.split_bytes)]
-    dense = ERASURES_FEATURE not in store.context.catalog.features()
+    dense = SPARSE_FEATURES.isdisjoint(store.context.catalog.features())
     base = replace(ticket_of(topic, scan, command), dense=dense)
     counted = dense and command.limit is None and not base.query.filters
     endpoints = [

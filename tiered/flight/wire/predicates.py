@@ -20,7 +20,7 @@ from datetime import date
 from decimal import Decimal
 from typing import Any
 
-from ...format.predicate import OPERATORS, And, Comparison, In, IsNull, Not, Or, Predicate
+from ...format.predicate import OPERATORS, And, AtOffsets, Comparison, In, IsNull, Not, Or, Predicate
 from .values import text
 
 _DEPTH_MAX = 200
@@ -36,6 +36,8 @@ def encode_predicate(predicate: Predicate) -> list[Any]:
         return ["null", predicate.column]
     if isinstance(predicate, Not):
         return ["not", encode_predicate(predicate.negated)]
+    if isinstance(predicate, AtOffsets):
+        raise TypeError("offsets of one log are no message")
     return ["and" if isinstance(predicate, And) else "or", *map(encode_predicate, predicate.parts)]
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from uuid import UUID
 
 from ...base.units import format_duration, to_us
-from ..actions import Action, ChangeClass, Erase, EvictLocal, Expire, Offload, Rewrite, Scrub, Seal
+from ..actions import Action, ChangeClass, Compact, Erase, EvictLocal, Expire, Offload, Rewrite, Scrub, Seal
 from ..facts import PartitionFacts, SegmentFact, Span, StoreFacts
 from ..plan import make_plan
 from ..policy import Policy
@@ -296,7 +296,7 @@ class _Pieces:
 def _touches(action: Action, base: int, end: int, segment_id: UUID | None) -> bool:
     if isinstance(action, Expire):
         return action.base_offset < action.end_offset and end <= action.end_offset
-    if isinstance(action, (Rewrite, ChangeClass, Erase)):
+    if isinstance(action, (Rewrite, ChangeClass, Compact, Erase)):
         return action.base_offset < end and base < action.end_offset
     return action.segment_id is not None and action.segment_id == segment_id
 

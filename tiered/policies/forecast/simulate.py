@@ -15,9 +15,11 @@ from typing import Any
 from uuid import UUID
 
 from ...base.units import to_us
+from ...format.manifest import Compaction
 from ..actions import (
     Action,
     ChangeClass,
+    Compact,
     Compress,
     Demote,
     Erase,
@@ -228,6 +230,14 @@ def _done(facts: PartitionFacts, action: Action, now_us: int) -> PartitionFacts:
             return replace(
                 facts, erasures=tuple(item for item in marked if item.checked_offset < item.horizon)
             )
+        case Compact():
+            # Nobody can say how many records it removes.
+            compaction = replace(
+                facts.compaction or Compaction(),
+                target_offset=action.end_offset,
+                removed_offset=action.tombstone_offset,
+            )
+            return replace(facts, compaction=compaction.done(now_us))
         case ChangeClass():
             return replace(
                 facts,

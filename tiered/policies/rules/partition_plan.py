@@ -9,6 +9,7 @@ from ..facts import PartitionFacts, SegmentFact, StoreFacts
 from ..policy import Policy
 from .case import PartitionCase, is_behind
 from .change_class import class_moves
+from .compact_keys import compaction
 from .compress import compressions
 from .cut import cut
 from .erase import erasures
@@ -40,6 +41,7 @@ class PartitionPlan:
         self.copies = CopiesPlan(facts, policy, now_us, self.start_offset)
         self.demotions: list[Demote] = list(self.copies.dropped)
         self.promotions: list[Action] = []
+        self.compaction = compaction(case, self.segments, self.start_offset)
         self.rewrites, self.moved = self._rewrites()
 
     def actions(self) -> list[Action]:
@@ -66,7 +68,9 @@ class PartitionPlan:
         case, start = self.case, self.start_offset
         facts, policy, now = case.facts, case.policy, case.now_us
         begin = cut(facts, policy, start)
-        rewrites = [*([] if begin is None else [begin]), *merges(facts, policy, now, start)]
+        rewrites: list[Rewrite] = [] if begin is None else [begin]
+        # What a compaction leaves is merged later: it is much less.
+        rewrites += merges(facts, policy, now, start) if self.compaction is None else ()
         names = {name for action in rewrites for name in action.names}
         if self.moves_to is None:
             return rewrites, []
@@ -81,6 +85,8 @@ class PartitionPlan:
         if not self.case.has_cold:
             return
         yield from erasures(self.case, self.segments, self.start_offset)
+        if self.compaction is not None:
+            yield self.compaction
         yield from (*self.rewrites, *self.moved)
         yield from self.promotions
         due = scrub(self.case.facts, self.case.policy, self.case.now_us, self.start_offset)

@@ -211,6 +211,7 @@ class Topic(ABC):
         columns: Iterable[str] | None = None,
         limit: int | None = None,
         filter: object = None,  # noqa: A002
+        latest: bool = False,
     ) -> Scan:
         """Take a snapshot of the topic, over all tiers, and return it as a `Scan`.
 
@@ -235,6 +236,11 @@ class Topic(ABC):
             "is not null")`` take no value. ``("not", …)``, ``("and", …, …)`` and ``("or", …, …)`` combine filters. Values
             are converted as `append` converts them. Only rows stay for which the filter is true: as in SQL, a
             comparison with null is not, nor is its negation.
+        latest
+            Keep only the latest row of each key of a partition within the bounds on offsets, without keys whose latest row
+            says that they are deleted: its value is null, or it is true in the column ``compact_keys.deleted`` of the
+            policy. Rows without a key stay. The other conditions, and the limit, apply to the rows that are left. The call
+            reads all keys of the range, whether the topic is compacted or not.
 
         Raises
         ------
