@@ -6,12 +6,15 @@ import gc
 import shutil
 import statistics
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
+
+import pyarrow as pa
 
 from .peers import MissingPeerError
 
@@ -292,6 +295,33 @@ def anonymous_mib() -> float:
         if line.startswith("RssAnon:"):
             return int(line.split()[1]) / 1024
     raise NotImplementedError("this kernel does not report RssAnon")
+
+
+@dataclass(slots=True)
+class Peak:
+    """The growth of anonymous memory at its peak."""
+
+    growth_mib: float = 0.0
+
+
+@contextmanager
+def peak_growth() -> Iterator[Peak]:
+    """Watch this process's anonymous memory, every few milliseconds."""
+    # What was freed and is still held would hide what is taken next.
+    pa.default_memory_pool().release_unused()
+    found, before, stop = Peak(), anonymous_mib(), threading.Event()
+
+    def watch() -> None:
+        while not stop.wait(0.005):
+            found.growth_mib = max(found.growth_mib, anonymous_mib() - before)
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    try:
+        yield found
+    finally:
+        stop.set()
+        thread.join()
 
 
 def peak_memory_mib() -> float:

@@ -9,6 +9,7 @@ from ..harness import Bench, Case
 from .append import append, append_batch
 from .append_many import append_many, append_rows
 from .cold import cold_scan, cold_scan_s3
+from .compaction import compaction
 from .consumers import coroutines, poll, position_commits
 from .flight import flight_append, flight_latency, flight_scan
 from .manifest import manifest
@@ -45,6 +46,7 @@ CASES: dict[str, Callable[[Bench], Case]] = {
     "scan-s3-random": partial(cold_scan_s3, random=True),
     "offload": offload,
     "requests": requests,
+    "compaction": compaction,
     "manifest": manifest,
     "small-commits": small_commits,
     "flight-append": flight_append,

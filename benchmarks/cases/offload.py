@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
@@ -23,7 +20,7 @@ from tiered.tiering.publish_actions import _rows
 from tiered.warm.segment_reader import SegmentFile
 
 from ..data import open_topic, segments, settings
-from ..harness import Bench, Case, Sample, Target, Variant, anonymous_mib, stopwatch
+from ..harness import Bench, Case, Sample, Target, Variant, peak_growth, stopwatch
 from .cold import serve
 
 _MIB = 1 << 20
@@ -47,7 +44,7 @@ def offload(bench: Bench) -> Case:
     mib, took = segment.bytes / _MIB, dict[str, float]()
 
     def timed(name: str, work: Callable[[], object]) -> Sample:
-        with _peak() as peak, stopwatch() as watch:
+        with peak_growth() as peak, stopwatch() as watch:
             work()
         took[name] = watch.seconds
         return Sample(mib / watch.seconds, {_GROWTH: peak.growth_mib})
@@ -93,7 +90,7 @@ def memory_offload(bench: Bench) -> Case:
 
     def measure(segment: SegmentFile) -> Sample:
         bucket.delete(["data"])
-        with _peak() as peak, stopwatch() as watch, bucket.upload("data") as upload:
+        with peak_growth() as peak, stopwatch() as watch, bucket.upload("data") as upload:
             _encode(segment, upload)
         # Less than a tenth is nothing, and no ratio can be taken of nothing.
         return Sample(max(peak.growth_mib, 0.1), {"MiB/s": segment.bytes / _MIB / watch.seconds})
@@ -191,31 +188,6 @@ class _Nowhere:
         return self
 
     def __exit__(self, *_: object) -> None: ...
-
-
-@dataclass(slots=True)
-class _Peak:
-    growth_mib: float = 0.0
-
-
-@contextmanager
-def _peak() -> Iterator[_Peak]:
-    """Watch this process's anonymous memory, every few milliseconds."""
-    # What was freed and is still held would hide what is taken next.
-    pa.default_memory_pool().release_unused()
-    found, before, stop = _Peak(), anonymous_mib(), threading.Event()
-
-    def watch() -> None:
-        while not stop.wait(0.005):
-            found.growth_mib = max(found.growth_mib, anonymous_mib() - before)
-
-    thread = threading.Thread(target=watch)
-    thread.start()
-    try:
-        yield found
-    finally:
-        stop.set()
-        thread.join()
 
 
 def _encode(segment: SegmentFile, upload: _Nowhere) -> int:

@@ -51,7 +51,8 @@ def test_every_metric_is_exported_explained_and_documented(
 ) -> None:
     """What a busy store exports is the catalogue, with its kinds, labels and HELP, and all of it is on the page."""
     pytest.importorskip("pyiceberg")
-    with scene(tmp_path / "data", s3_bucket, clock, table={"every": "1m"}) as (store, passes):
+    rules = {"table": {"every": "1m"}, "compact_keys": {"after": "0s"}}
+    with scene(tmp_path / "data", s3_bucket, clock, **rules) as (store, passes):
         live(store, passes, clock)
         store.tierer.tables.run()
         store.open_topics.writers()[0].active._poison(OSError("the disk is gone"))
@@ -165,6 +166,21 @@ def test_lag_is_what_the_bucket_lacks(tmp_path: Path, clock: Clock) -> None:
         assert found["tiered_oldest_unpublished_seconds",] == 10
         run(passes)
         assert scraped(store, passes)["tiered_oldest_unpublished_seconds",] == 0
+
+
+def test_what_is_not_compacted_yet_is_counted(tmp_path: Path, clock: Clock) -> None:
+    rules = {"offload": {"after": "0s"}, "compact_keys": {"after": "1h", "dirty": 1e-9}}
+    with scene(tmp_path / "data", f"file://{tmp_path}/bucket", clock, **rules) as (store, passes):
+        topic = store.create_topic("t")
+        for key in "aab":
+            topic.append(b"state", key=key)
+        assert ("tiered_dirty_offsets", "topic=t") not in scraped(store, passes)
+        topic.roll()
+        run(passes)
+        assert scraped(store, passes)["tiered_dirty_offsets", "topic=t"] == 3
+        clock.advance(HOUR)
+        run(passes)
+        assert scraped(store, passes)["tiered_dirty_offsets", "topic=t"] == 0
 
 
 def test_a_reader_claims_no_lag_by_what_it_saw_once(tmp_path: Path, clock: Clock) -> None:

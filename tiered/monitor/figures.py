@@ -33,6 +33,8 @@ class PartitionFigures:
         may have published more than a head that a scan read.
     lag_unknown
         Whether there are records to publish, and no `lag`.
+    dirty_offsets
+        How many offsets in the bucket no compaction has gone through; None if the topic is not compacted, or that is unknown.
     scrubbed_us, damaged
         The time of the last complete scrub, or 0; and the damaged objects that are still published.
     fault
@@ -51,6 +53,7 @@ class PartitionFigures:
     extents: tuple[TierExtent, ...] = ()
     lag: Lag | None = None
     lag_unknown: bool = False
+    dirty_offsets: int | None = None
     scrubbed_us: int = 0
     damaged: tuple[Damage, ...] = ()
     fault: str = ""
@@ -108,6 +111,7 @@ def _figures(watched: Watched, survey: PartitionSurvey) -> PartitionFigures:
         extents=(*_cold(head, start, cold_end), *_warm(files), *([survey.hot] if survey.hot else [])),
         lag=None if published is None else _lag(watched, survey, max(start, published), end),
         lag_unknown=published is None and _offloads(watched, survey) and end > start,
+        dirty_offsets=_dirty_offsets(watched, survey),
         scrubbed_us=survey.scrub.completed_us,
         damaged=survey.damaged,
         fault="" if fault is None or isinstance(fault, StoreClosed) else type(fault).__name__,
@@ -125,6 +129,15 @@ def _published_offset(watched: Watched, survey: PartitionSurvey) -> int | None:
     if survey.known_end is None and survey.head is None and settled and _offloads(watched, survey):
         return 0
     return survey.known_end
+
+
+def _dirty_offsets(watched: Watched, survey: PartitionSurvey) -> int | None:
+    meta, head = survey.meta, survey.head
+    rule = watched.context.settings.policy_for(meta.name).compact_keys
+    if rule.after is None or meta.key_column is None or head is None:
+        return None
+    clean = 0 if head.compaction is None else head.compaction.clean_offset
+    return head.end_offset - max(clean, head.start_offset)
 
 
 def _offloads(watched: Watched, survey: PartitionSurvey) -> bool:

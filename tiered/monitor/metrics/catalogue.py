@@ -93,6 +93,7 @@ _LAG = _group(
         "Partitions with records whose published end this process does not know yet.",
         "topic",
     ),
+    ("dirty_offsets", GAUGE, "Offsets in the bucket that no compaction has gone through yet.", "topic"),
 )
 _CONSUMERS = _group(
     "Consumers",

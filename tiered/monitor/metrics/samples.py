@@ -78,6 +78,9 @@ def _topic(topic: str, partitions: list[PartitionFigures], now_us: int) -> Itera
     yield Sample("tiered_fenced_partitions", sum(bool(item.fenced) for item in readable), (topic,))
     for error in sorted({item.fault for item in readable if item.fault}):
         yield Sample("tiered_writers_failed", sum(item.fault == error for item in readable), (topic, error))
+    dirty = [item.dirty_offsets for item in readable if item.dirty_offsets is not None]
+    if dirty:
+        yield Sample("tiered_dirty_offsets", sum(dirty), (topic,))
     yield Sample("tiered_scrub_damaged_objects", sum(len(item.damaged) for item in readable), (topic,))
     scrubbed_us = min((item.scrubbed_us for item in readable), default=0)
     yield Sample("tiered_scrub_last_completed_timestamp_seconds", scrubbed_us / 1e6, (topic,))
