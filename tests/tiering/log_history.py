@@ -7,8 +7,9 @@ import random
 import shutil
 import time
 from contextlib import suppress
+from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -19,9 +20,19 @@ from tests.support.faulty_store import FaultyStore
 from tests.support.stores import HOUR_US
 from tiered.engine.host import Host
 from tiered.errors import TieredError
+from tiered.settings.sections import EraseSettings, SweepSettings
 
 PARTITIONS = 2
 Rows = dict[tuple[int, int], dict[str, Any]]
+
+
+class Moment(NamedTuple):
+    """A time at which everything was published: the rows, those that were deleted too, the last number, and the ends."""
+
+    at_us: int
+    rows: Rows
+    number: int
+    ends: dict[int, int]
 
 
 class Days:
@@ -51,10 +62,14 @@ class LogHistory:
     def __init__(self, path: Path, dice: random.Random, days: Days, settings: tiered.Settings) -> None:
         self.path, self.dice, self.clock, self.days = path, dice, Clock(), days
         self.url = f"file://{path / 'bucket'}"
-        self.settings = settings
+        # Of a sweep in a pass, `sweep` below would not know.
+        long = timedelta(days=9999)
+        own = {"sweep": SweepSettings(every=long), "erase": EraseSettings(within=3 * long)}
+        self.settings = settings.model_copy(update=own)
         self.number = self.lives = 0
         self.rows: Rows = {}
         self.deleted: Rows = {}
+        self.moments: list[Moment] = []
         self.store: Any = self._open()
         self.topic: Any = self.store.create_topic(
             "t", partitions=PARTITIONS, schema=self.schema, key=self.key
@@ -127,6 +142,7 @@ class LogHistory:
     def sweep(self) -> None:
         self.days.ahead += 86_400 * self.dice.choice([0.5, 1, 2])
         self.store.sweep()
+        self.moments.clear()  # what a restore to a time needs may be deleted
 
     def read(self) -> None:
         """From the bucket too, which fills the cache of cold data."""
@@ -140,6 +156,7 @@ class LogHistory:
         gone = {at: row for at, row in self.rows.items() if at[0] == partition and at[1] < start}
         self.deleted |= gone
         self.rows = {at: row for at, row in self.rows.items() if at not in gone}
+        self.moments.clear()  # what was deleted before may have another start offset
 
     def restart(self) -> None:
         self.store.close()
@@ -189,6 +206,33 @@ class LogHistory:
             self.pass_once()
             self.topic.publish()
             self.restore_at(None)
+
+    def remember(self) -> None:
+        """Publish everything, so that a restore can bring this moment back."""
+        self.topic.publish()
+        if self.is_in_bucket():
+            self.moments.append(Moment(self.clock.now_us, self.deleted | self.rows, self.number, self.ends()))
+            self.clock.advance(1)
+
+    def go_back(self) -> None:
+        # `sweep.grace` is a day.
+        self.moments = [item for item in self.moments if self.clock.now_us - item.at_us < 20 * HOUR_US]
+        if self.moments:
+            moment = self.dice.choice(self.moments)
+            self.restore_at(moment.at_us)
+            self.moments.clear()
+            logs = self.topic.offsets()
+            self.rows = {at: row for at, row in moment.rows.items() if at[1] >= logs[at[0]].start}
+            self.deleted = {at: row for at, row in moment.rows.items() if at not in self.rows}
+            assert self.ends() == moment.ends
+            self.gone_back(moment)
+            self.check()
+
+    def ends(self) -> dict[int, int]:
+        return {partition: log.end for partition, log in self.topic.offsets().items()}
+
+    def gone_back(self, moment: Moment) -> None:
+        """Correct the rows after a restore to a time."""
 
     def is_in_bucket(self) -> bool:
         return bool(list((self.path / "bucket").glob("t/*/topic.json")))

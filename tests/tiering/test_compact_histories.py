@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import shutil
 from collections import defaultdict
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +12,10 @@ import pyarrow as pa
 import pytest
 
 from tests.support.budget import rounds, seconds_of
-from tests.support.stores import HOUR_US, handle_of, stepwise
-from tests.tiering.log_history import PARTITIONS, Days, LogHistory, Rows
+from tests.support.stores import handle_of, stepwise
+from tests.tiering.log_history import PARTITIONS, Days, LogHistory
 from tiered.format import latest
 from tiered.format.manifest import Compaction
-from tiered.settings.sections import SweepSettings
 from tiered.tiering import compact_actions, erasures, store_sweep, table_passes
 
 KEYS = [f"key-{number}" for number in range(24)]
@@ -49,45 +47,13 @@ class History(LogHistory):
         }
         compact = {"after": "2h", "deleted": "gone", "keep_tombstones": dice.choice(["1h", "1d"])}
         settings = stepwise(**rules, compact_keys=compact | {"dirty": dice.choice([0.01, 0.5])})
-        # Of a sweep in a pass, `sweep` below would not know.
-        settings = settings.model_copy(update={"sweep": SweepSettings(every=timedelta(days=999))})
         self.at_last = stepwise(**rules, compact_keys=compact | {"dirty": 1e-9})
-        self.moments: list[tuple[int, Rows]] = []
         super().__init__(path, dice, days, settings)
 
     def new_row(self) -> dict[str, Any]:
         self.number += 1
         key = self.dice.choice([*KEYS, None])
         return {"key": key, "n": self.number, "gone": self.dice.random() < 0.2}
-
-    def remember(self) -> None:
-        """Publish everything, so that a restore can bring this moment back."""
-        self.topic.publish()
-        if self.is_in_bucket():
-            self.moments.append((self.clock.now_us, self.deleted | self.rows))
-            self.clock.advance(1)
-
-    def sweep(self) -> None:
-        super().sweep()
-        self.moments.clear()  # what a restore to a time needs may be deleted
-
-    def delete_before(self) -> None:
-        super().delete_before()
-        self.moments.clear()  # a restore brings deleted records back
-
-    def go_back(self) -> None:
-        # `sweep.grace` is a day.
-        self.moments = [item for item in self.moments if self.clock.now_us - item[0] < 20 * HOUR_US]
-        if self.moments:
-            at_us, rows = self.dice.choice(self.moments)
-            self.restore_at(at_us)
-            self.moments.clear()
-            logs = self.topic.offsets()
-            self.rows = {at: row for at, row in rows.items() if at[1] >= logs[at[0]].start}
-            self.deleted = {at: row for at, row in rows.items() if at not in self.rows}
-            ends = dict(sorted((at[0], at[1] + 1) for at in rows))
-            assert {partition: logs[partition].end for partition in ends} == ends
-            self.check()
 
     # -- what must hold --------------------------------------------------------------------------
 

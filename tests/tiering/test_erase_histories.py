@@ -14,7 +14,7 @@ import tiered
 from tests.support.budget import rounds, seconds_of
 from tests.support.byte_search import files_with
 from tests.support.stores import stepwise
-from tests.tiering.log_history import Days, LogHistory
+from tests.tiering.log_history import Days, LogHistory, Moment
 from tiered.tiering import erasures, store_sweep, table_passes
 
 KEYS = [f"user-{number}" for number in range(6)]
@@ -54,11 +54,15 @@ class History(LogHistory):
 
     def __init__(self, path: Path, dice: random.Random, days: Days) -> None:
         self.open: list[tuple[tiered.Erasure, list[str]]] = []
+        # The number of the next row at each call, and the keys.
+        self.calls: list[tuple[int, list[str]]] = []
+        self.appended: dict[str, int] = {}
         super().__init__(path, dice, days, settings_of(dice))
 
     def new_row(self) -> dict[str, Any]:
         self.number += 1
         key = self.dice.choice([*KEYS, None])
+        self.appended[key or ""] = self.number
         return {"user": key, "n": self.number, "text": canary(key).decode() if key else "none"}
 
     def erase(self) -> None:
@@ -67,9 +71,22 @@ class History(LogHistory):
             erasure = self.topic.erase(keys, reason="asked for")
         else:
             erasure = self.topic.erase(column="user", values=keys)
-        for at in [at for at, row in self.rows.items() if row["user"] in keys]:
-            del self.rows[at]
+        for rows in (self.rows, self.deleted):
+            for at in [at for at, row in rows.items() if row["user"] in keys]:
+                del rows[at]
         self.open.append((erasure, keys))
+        self.calls.append((self.number, keys))
+        self.clock.advance(1)
+
+    def go_back(self) -> None:
+        # A request that no pass has brought to the bucket is lost with the disk.
+        self.store.tierer.erasures.exchange()
+        super().go_back()
+
+    def gone_back(self, moment: Moment) -> None:
+        """What was asked to be erased since is erased again."""
+        keys = {key for number, called in self.calls if number >= moment.number for key in called}
+        self.rows = {at: row for at, row in self.rows.items() if row["user"] not in keys}
 
     def tier(self) -> None:
         super().tier()
@@ -83,14 +100,16 @@ class History(LogHistory):
 
     # -- what must hold --------------------------------------------------------------------------
 
-    def keys(self) -> set[str | None]:
-        return {row["user"] for row in self.rows.values()}
+    def is_erased(self, key: str) -> bool:
+        """Whether an erasure was called after the last append of a key, also of those that a restore has undone."""
+        last = self.appended.get(key, 0)
+        return any(number >= last > 0 for number, keys in self.calls if key in keys)
 
     def check_done(self) -> None:
         """Of what is done nothing is left, unless a later append brought the key back."""
         for _, keys in [item for item in self.open if item[0].state == "done"]:
             for key in keys:
-                if key not in self.keys() and not any(
+                if self.is_erased(key) and not any(
                     key in others for other, others in self.open if other.entry.done_us is None
                 ):
                     self.check_gone(key)
@@ -127,9 +146,8 @@ class History(LogHistory):
         self.store.flush()
         table = self.topic.scan(columns=["partition", "offset"]).to_arrow()
         assert table.num_rows == len(self.rows)
-        for key in KEYS:
-            if key not in self.keys():
-                self.check_gone(key)
+        for key in filter(self.is_erased, KEYS):
+            self.check_gone(key)
         report = self.store.verify(deep=True)
         assert report.problems == ()
 
@@ -137,6 +155,7 @@ class History(LogHistory):
 ACTIONS = {
     "append": 6, "append_batch": 3, "transact": 2, "erase": 3, "roll": 4, "ship": 3, "tier": 8, "sweep": 3,
     "read": 2, "delete_before": 1, "restart": 1, "killed": 2, "restore": 1,
+    "remember": 2, "go_back": 1,
 }  # fmt: skip
 
 
