@@ -15,6 +15,7 @@ import pytest
 import tiered
 from tests.support.clock import Clock
 from tests.support.stores import HOUR_US, handle_of, open_store, stepwise
+from tiered.cold.fetch import object_reader
 from tiered.cold.upkeep.inspect import read_facts
 from tiered.cold.upkeep.rebuild import plan_rebuild
 from tiered.engine.host import Host
@@ -339,6 +340,29 @@ def test_nothing_is_compacted_behind_a_damaged_object(store: Any, tmp_path: Path
     assert "fails its checksum" in str(error)
     assert "compact" not in {action.kind for action in store.plan().actions}
     assert text(topic) == "abab"  # the segments are still here
+
+
+def test_a_record_stays_while_the_later_one_does_not_read(
+    store: Any, tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The keys of the later object are sound, and a value is not."""
+    monkeypatch.setattr(object_reader, "SMALL_OBJECT_BYTES", 0)  # which are read whole
+    topic = store.create_topic("t")
+    topic.append(b"earlier", key="a")
+    topic.roll()
+    topic.append(b"later" * 2000, key="a")
+    topic.roll()
+    passes(store, clock, 1)
+    first, second = head_of(store).inline
+    manifest = handle_of(store, topic.meta, 0).manifest
+    path = tmp_path / "bucket" / manifest.keys.data(second.name)
+    data = bytearray(path.read_bytes())
+    data[data.index(b"later")] ^= 1
+    path.write_bytes(bytes(data))
+    clock.advance(HOUR_US / 1e6)
+    ((_, error),) = store.tier().failed
+    assert "fails its checksum" in str(error)
+    assert [entry.name for entry in head_of(store).inline] == [first.name, second.name]
 
 
 def test_a_topic_with_compaction_keeps_its_partitions(store: Any) -> None:

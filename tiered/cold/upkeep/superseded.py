@@ -21,7 +21,7 @@ from ...format.topic_meta import TopicMeta
 from ..fetch.object_reader import read_object
 from ..manifest.keys import parse_object_name
 from ..manifest.partition_manifest import PartitionManifest
-from .inspect import read_facts
+from .inspect import read_facts, verify_object
 
 
 class SupersededRecords:
@@ -60,10 +60,13 @@ class SupersededRecords:
     def look_up(self, entry: ObjectEntry) -> bool:
         """Add the keys that an object has in the dirty part; return False if it ends here, as no more keys fit.
 
+        Every byte of the object is verified: what its records supersede is removed from other objects.
+
         Raises
         ------
         CorruptionError, ObjectNotFound, ColdStorageError
         """
+        verify_object(self._manifest.store, self._manifest.keys.data(entry.name), entry)
         keyless = 0
         for batch in self._read(entry, [self._key, "offset"], self._clean_offset, self.target_offset):
             keys, offsets = batch.columns
