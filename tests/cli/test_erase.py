@@ -69,6 +69,55 @@ def test_from_a_dry_run_to_the_end(data: Path) -> None:
         }
 
 
+def test_a_search_finds_what_should_be_gone_wherever_it_is(data: Path) -> None:
+    """In segments, in objects, and in objects that no manifest names any more; not what was appended later."""
+
+    def search(*more: str, text: str = "b\nnobody\n") -> Any:
+        return run("verify", "--erased", "orders", "--keys-file", "-", *more, text=text)
+
+    def places(found: Any) -> list[tuple[str, int | None]]:
+        traces = json.loads(found.output)["traces"]
+        return [(Path(trace["where"]).parent.name, trace["records"]) for trace in traces]
+
+    found = search("--json")
+    assert (found.exit_code, places(found)) == (1, [("0", 1), ("1", 2)])
+    with tiered.open("data", settings="tiered.toml") as store:
+        store.topic("orders").roll()
+    run("tier")
+    assert places(search("--json")) == [("0", 1), ("data", 1), ("1", 2), ("data", 2)]
+    assert run("erase", "orders", "--keys-file", "keys.txt", "--yes").exit_code == 0
+    run("tier")
+    run("tier")
+    found = search()
+    assert found.exit_code == 1
+    assert found.output.count("parquet: ") == 2, "objects that a sweep deletes"
+    assert "topic orders: 2 places with such records" in found.output
+    with tiered.open("data", settings="tiered.toml") as store:
+        store.topic("orders").append(b"later", key="b")
+    for _ in range(3):
+        run("sweep")
+        run("tier")
+    found = search()
+    assert found.exit_code == 0, found.output
+    assert "topic orders: 0 places with such records; " in found.output
+    assert search(text="a\n").exit_code == 1
+    (data / "data/topics/orders/0/.damaged-1-x.log").write_bytes(b"?")
+    assert "cannot be searched" in search().output
+    bucket = ("--path", f"file://{data}/bucket")
+    assert (
+        "0 places"
+        in run(
+            "verify", "--erased", "typed", "--column", "user", "--keys-file", "-", *bucket, text="8"
+        ).output
+    )
+    for arguments in (
+        ("--erased", "orders"),
+        ("--keys-file", "keys.txt"),
+        ("--erased", "orders", "--deep", "--keys-file", "-"),
+    ):
+        assert "--erased TOPIC needs --keys-file" in run("verify", *arguments).output
+
+
 def test_values_are_read_by_the_type_of_the_column(data: Path) -> None:
     for column, line in (("user", "7"), ("day", "1970-01-04")):
         arguments = ("erase", "typed", "--column", column, "--keys-file", "-", "--dry-run")

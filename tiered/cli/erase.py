@@ -80,11 +80,11 @@ def erase(
     It concerns the records of now, not later ones. Passes carry it out, the daemon's for example; tiered erasures shows how
     far they are. It takes at least sweep.grace.
     """
-    lines = _read_lines(keys_file)
+    lines = read_lines(keys_file)
     with open_on_host(config, path, cold) as store:
         handle = store.topic(topic)
         field = erased_column(handle.opened, column)
-        values = _values(field, lines)
+        values = values_of(field, lines)
         preview = _preview(handle, field, values)
         if dry_run:
             _print_preview(preview, as_json)
@@ -153,7 +153,8 @@ def _row(item: Erasure) -> tuple[str, ...]:
     )  # fmt: skip
 
 
-def _read_lines(path: Path) -> list[str]:
+def read_lines(path: Path) -> list[str]:
+    """Return the lines of a file of keys that are not empty; - is standard input."""
     if str(path) == "-":
         data = sys.stdin.buffer.read(_KEYS_BYTES_MAX + 1)
     else:
@@ -170,7 +171,7 @@ def _read_lines(path: Path) -> list[str]:
     return [line for line in lines if line]
 
 
-def _values(field: pa.Field, lines: list[str]) -> list[Any]:
+def values_of(field: pa.Field, lines: list[str]) -> list[Any]:
     """Return lines as values of a column: text as it stands, all else as Arrow reads it."""
     if pt.is_string(field.type):
         return list(lines)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -10,18 +11,31 @@ import typer
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn
 
 from ..base.units import approximate_size, printable
+from ..engine.erase import erased_column
 from ..engine.locations import cold_options
 from ..errors import ConfigError, ReadOnly, TieredError
+from ..reader.filters import parse_filter
 from ..reader.locations import TierLocations
 from ..reader.tiers import Tiers
 from ..repair.repair import repair_store
 from ..settings.settings import Settings
 from ..verify.damage_memory import DamageMemory
+from ..verify.erased import ErasedSearch
 from ..verify.report import Problem, VerifyReport
 from ..verify.verifier import verify_store
 from ..warm.bucket_binding import BucketBinding, read_binding
 from ..warm.catalog import STORE_FILE, TOPICS_DIRECTORY
-from .options import AsJson, ColdUrl, ConfigFile, StorePath, Verbose, load_settings, names_server
+from .erase import read_lines, values_of
+from .options import (
+    AsJson,
+    ColdUrl,
+    ConfigFile,
+    StorePath,
+    Verbose,
+    load_settings,
+    names_server,
+    open_for_reading,
+)
 from .output import count, error_line, print_json, print_table, say, stderr
 
 
@@ -38,6 +52,21 @@ def verify(
             "reappear, so without this option the manifest is only shown.",
         ),
     ] = False,
+    erased: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TOPIC",
+            help="Instead: search every file and object of a topic, also those that nothing names, for records of the keys "
+            "in --keys-file. Records that were appended after the last erasure of this column do not count.",
+        ),
+    ] = None,
+    keys_file: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="With --erased: the keys, one a line; - for standard input."),
+    ] = None,
+    column: Annotated[
+        str | None, typer.Option(metavar="NAME", help="With --erased: the column. Default: the topic's key.")
+    ] = None,
     config: ConfigFile = None,
     path: StorePath = None,
     cold: ColdUrl = None,
@@ -52,6 +81,11 @@ def verify(
     """
     if rebuild_manifest and not repair:
         raise ConfigError("--rebuild-manifest belongs to --repair")
+    if erased is not None or keys_file is not None or column is not None:
+        if erased is None or keys_file is None or repair or deep:
+            raise ConfigError("--erased TOPIC needs --keys-file, and goes with --column only")
+        _search(load_settings(config, path, cold), erased, read_lines(keys_file), column, as_json)
+        return
     tiers = open_tiers(load_settings(config, path, cold))
     with _bar() as bar:
         task = bar.add_task("", total=None)
@@ -75,6 +109,43 @@ def verify(
     elif report.unknown:
         error_line(f"not everything could be checked: {report.unknown[0]}")
     if report.problems or report.unknown:
+        raise typer.Exit(1)
+
+
+def _search(settings: Settings, name: str, lines: list[str], column: str | None, as_json: bool) -> None:
+    """Search for records that should be gone; exit with 1 if there are any, or something cannot be searched."""
+    with open_for_reading(settings) as store:
+        topic = store.topic(name)
+        if topic.tiers is None:
+            raise ReadOnly(
+                f"{store.url} is a server; search on the host of its store, or with the URL of its bucket"
+            )
+        field = erased_column(topic.opened, column)
+        called = [
+            item.entry.horizons
+            for item in (store.erasures() if topic.tiers.locations.root is not None else ())
+            if item.entry.topic_id == topic.meta.topic_id and item.entry.column == field.name
+        ]
+        horizons = None
+        if called:
+            horizons = {
+                partition: max(row[partition] for row in called if partition < len(row))
+                for partition in range(max(map(len, called)))
+            }
+        condition = parse_filter(topic.meta.schema, (field.name, "in", values_of(field, lines)))
+        search = ErasedSearch(topic.tiers, topic.meta, condition, horizons)
+        traces = list(search.traces())
+    if as_json:
+        print_json({"traces": list(map(asdict, traces)), "files": search.files, "objects": search.objects})
+    else:
+        for trace in traces:
+            held = "cannot be searched" if trace.records is None else count(trace.records, "record")
+            say(f"{trace.where}: {held}")
+        say(
+            f"topic {name}: {count(len(traces), 'place')} with such records; "
+            f"{count(search.files, 'file')} and {count(search.objects, 'object')} searched"
+        )
+    if traces:
         raise typer.Exit(1)
 
 
