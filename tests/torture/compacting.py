@@ -1,7 +1,8 @@
 """A process that appends states of keys, deletes and erases keys, and compacts, until it is killed.
 
 Arguments: the store's directory, the bucket's URL, a seed, the first number. Lines on its standard output: ``state``, key and
-number, before that is appended; ``deleted`` likewise for a tombstone; ``flushed``, once all of these are durable; ``erasing`` and a key.
+number, before that is appended; ``deleted`` likewise for a tombstone; ``flushed``, once all of these are durable; ``erasing`` and
+a key, before its records so far are erased.
 """
 
 from __future__ import annotations
@@ -55,7 +56,6 @@ def main(path: str, url: str, seed: str, first: str) -> None:
                     key = dice.choice(KEYS)
                     print("erasing", key)
                     topic.erase([key])
-                    print("flushed")
 
 
 if __name__ == "__main__":

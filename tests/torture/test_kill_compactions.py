@@ -23,13 +23,25 @@ class Key:
     """What a key may be: the numbers of the states that its last record may have; None: it is deleted or erased."""
 
     def __init__(self) -> None:
-        self.possible: set[int | None] = {None}
+        self._possible: set[int | None] = {None}
+        # An erasure of its records so far is open, or done.
+        self._erasing = False
+
+    @property
+    def possible(self) -> set[int | None]:
+        return self._possible | ({None} if self._erasing else set())
 
     def begin(self, state: int | None) -> None:
-        self.possible.add(state)
+        self._possible.add(state)
 
     def settle(self, state: int | None) -> None:
-        self.possible = {state}
+        self._possible, self._erasing = {state}, False
+
+    def erase(self) -> None:
+        self._erasing = True
+
+    def see(self, state: int | None) -> None:
+        self._possible = {state}
 
 
 def life(folder: Path, seed: str, first: int, seconds: float) -> list[str]:
@@ -60,6 +72,8 @@ def run(folder: Path, dice: random.Random) -> None:
                 for name, state in pending.items():
                     keys[name].settle(state)
                 pending = {}
+            elif word == "erasing":
+                keys[rest[0]].erase()
             else:
                 name = rest[0]
                 pending[name] = int(rest[1]) if word == "state" else None
@@ -93,7 +107,7 @@ def check(store: tiered.Store, keys: dict[str, Key]) -> None:
     }
     assert wrong == {}
     for name, key in keys.items():
-        key.settle(found.get(name))
+        key.see(found.get(name))
 
 
 @pytest.mark.slow
