@@ -297,6 +297,54 @@ def test_records_after_a_restore_to_a_time_are_no_business_of_an_earlier_erasure
         assert numbers(topic) == [0, 2, 3, 5, 6, 8, 9, 10]
 
 
+@pytest.mark.parametrize("transacted", [False, True])
+def test_what_a_restore_has_undone_is_waited_for(
+    tmp_path: Path, url: str, clock: Clock, days: Any, transacted: bool
+) -> None:
+    """Its objects lie beyond the end of the restored log; another restore to a time could bring them back."""
+    settings = stepwise(offload={"after": "1h", "tail_interval": "1s"}, local_retention={"age": "1h"})
+
+    def append(store: Any, value: bytes, key: str) -> None:
+        if transacted:
+            with store.transaction() as transaction:
+                transaction.append("t", value, key=key)
+        else:
+            store.topic("t").append(value, key=key)
+        store.topic("t").publish()
+
+    with open_store(tmp_path / "old", url, clock, settings=settings) as store:
+        topic = store.create_topic("t")
+        append(store, b"first", "a")
+        # What is undone begins with an object of its own.
+        topic.roll()
+        clock.advance(2 * 3600)
+        store.tier()
+        moment = clock() // 1000
+        clock.advance(60)
+        # A restore takes over the first object of the transaction log that is later, but not the second one.
+        append(store, b"undone", "a")
+        append(store, b"<of b>", "b")
+        topic.erase(["b"])
+        store.tier()
+    with tiered.restore(url, tmp_path / "new", settings=settings, host=Host(clock=clock), at=moment) as store:
+        shutil.rmtree(tmp_path / "old")
+        assert store.topic("t").offsets()[0].end == 1
+        for _ in range(2):
+            store.tier()
+        (erasure,) = store.erasures()
+        assert files_with(tmp_path, b"<of b>")
+        assert erasure.state == "sweeping"
+        assert "; a sweep deletes it" in erasure.waits_for
+        append(store, b"later", "b")
+        carry_out(store, clock, days)
+        assert [(x.state, x.waits_for) for x in store.erasures()] == [("done", "")]
+        assert store.topic("t").scan(columns=["value"]).to_arrow()["value"].to_pylist() == [
+            b"first",
+            b"later",
+        ]
+        assert files_with(tmp_path, b"<of b>") == []
+
+
 def test_an_old_image_of_the_disk_does_not_bring_records_back(
     tmp_path: Path, url: str, clock: Clock, days: Any
 ) -> None:

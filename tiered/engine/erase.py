@@ -66,7 +66,8 @@ def erase(
     return ledger.add(
         lambda number: LedgerEntry(
             id=uuid4(), number=number, topic=topic.name, topic_id=topic.meta.topic_id, column=field.name,
-            values=len(wanted), horizons=tuple(horizons), log_end=log_end, reason=text, caller=whoami(),
+            values=len(wanted), horizons=tuple(horizons), log_end=log_end,
+            called_horizons=tuple(horizons), called_log_end=log_end, reason=text, caller=whoami(),
             called_us=now_us, deadline_us=now_us + to_us(context.settings.erase.within),
         ),
         wanted,

@@ -38,9 +38,12 @@ class LedgerEntry:
     values
         How many values.
     horizons
-        For each partition, the end offset at the call: records from there on are kept. A restore to a time may lower it.
+        For each partition, the end offset at the call: records from there on are kept. A restore may lower it, since later
+        appends take the offsets of what it has undone.
     log_end
-        The end of the transaction log at the call; 0 if the store has no transactions.
+        The end of the transaction log at the call; 0 if the store has no transactions. A restore may lower it, too.
+    called_horizons, called_log_end
+        Both as they were at the call: objects that a restore has undone reach that far.
     reason, caller
         As given at the call, and the user and host of the process.
     called_us, deadline_us
@@ -68,6 +71,8 @@ class LedgerEntry:
     rewritten_us: int | None = None
     done_us: int | None = None
     rows: int = 0
+    called_horizons: tuple[int, ...] = ()
+    called_log_end: int = 0
 
     @property
     def state(self) -> Literal["rewriting", "sweeping", "done"]:
@@ -88,12 +93,14 @@ class LedgerEntry:
             "id": str(self.id),
             "topic_id": str(self.topic_id),
             "horizons": [*self.horizons],
+            "called_horizons": [*self.called_horizons],
         }
 
 
 _TYPES: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("topic", "column", "reason", "caller"), (str,)),
     **dict.fromkeys(("number", "values", "log_end", "called_us", "deadline_us", "rows"), (int,)),
+    "called_log_end": (int,),
     **dict.fromkeys(("rewritten_us", "done_us"), (int, type(None))),
 }
 
@@ -118,15 +125,20 @@ def ledger_from_json(values: dict[str, Any], *, where: str) -> tuple[LedgerEntry
 
 def _from_json(values: dict[str, Any]) -> LedgerEntry:
     plain = {item.name: values[item.name] for item in fields(LedgerEntry) if item.name in values}
+    # Early builds had one of each.
+    plain.setdefault("called_horizons", plain["horizons"])
+    plain.setdefault("called_log_end", plain["log_end"])
     for name, kinds in _TYPES.items():
         if type(plain.get(name)) not in kinds:
             raise TypeError(f"{name} is {plain.get(name)!r}")
-    if not all(type(offset) is int and 0 <= offset < 1 << 63 for offset in plain["horizons"]):
+    offsets = (*plain["horizons"], *plain["called_horizons"])
+    if not all(type(offset) is int and 0 <= offset < 1 << 63 for offset in offsets):
         raise ValueError("a horizon is no offset")
     plain |= {
         "id": UUID(plain["id"]),
         "topic_id": UUID(plain["topic_id"]),
         "horizons": tuple(plain["horizons"]),
+        "called_horizons": tuple(plain["called_horizons"]),
     }
     return LedgerEntry(**plain)
 
@@ -144,6 +156,7 @@ def _further(one: LedgerEntry, other: LedgerEntry) -> LedgerEntry:
     return replace(
         one,
         horizons=tuple(map(min, one.horizons, other.horizons)),
+        log_end=min(one.log_end, other.log_end),
         rewritten_us=one.rewritten_us if one.rewritten_us is not None else other.rewritten_us,
         done_us=one.done_us if one.done_us is not None else other.done_us,
         rows=max(one.rows, other.rows),

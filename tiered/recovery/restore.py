@@ -275,6 +275,7 @@ class _Restore:
         self._features = features
         self._cuts: tuple[TransactionsCut, ...] = ()
         self._ends: dict[tuple[UUID, int], int] = {}
+        self._log_end: int | None = None
         self._binding = binding
         self._host = host
         self._fs: FileSystem = host.fs
@@ -325,7 +326,7 @@ class _Restore:
         if ERASURES_FEATURE in self._features:
             # Before the store can be opened: later appends take the offsets of records that are lost, and are no business
             # of an earlier erasure.
-            limit_horizons(self._bucket, self._ends)
+            limit_horizons(self._bucket, self._ends, self._log_end)
 
     def _write_mark(self, restore_id: str, lineage: int | None = None) -> None:
         begun = {} if lineage is None else {"lineage": lineage}
@@ -407,7 +408,7 @@ class _Restore:
             )
         end = self._ends[meta.topic_id, partition] = head.end_offset
         if _goes_beyond(meta, self._features):
-            self._cuts = _cuts(head)
+            self._cuts, self._log_end = _cuts(head), end
         directory = self._catalog.partition_directory(meta.name, partition)
         write_lineage(self._fs, directory, epoch)
         if head.start_offset:

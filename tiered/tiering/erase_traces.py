@@ -104,7 +104,7 @@ class Traces:
 
     def _transaction_log(self, erasure: LedgerEntry) -> PartitionHandle | None:
         """Return the transaction log, if it may hold rows from before the erasure was called."""
-        if not erasure.log_end or TRANSACTIONS_TOPIC not in self._topics.topic_names():
+        if not erasure.called_log_end or TRANSACTIONS_TOPIC not in self._topics.topic_names():
             return None
         return PartitionHandle.named(self._topics, TRANSACTIONS_TOPIC, 0)
 
@@ -123,10 +123,16 @@ class Traces:
     # -- the bucket ------------------------------------------------------------------------------
 
     def _published_transactions(self, erasure: LedgerEntry, log: PartitionHandle) -> Iterator[str]:
-        keys = log.manifest.keys
-        for info in self._context.tiers.object_store.list(keys.data_prefix):
-            name = parse_object_name(info.key.removeprefix(keys.data_prefix))
-            if name is not None and name.base_offset < erasure.log_end:
+        prefix = log.manifest.keys.data_prefix
+        listed = list(self._context.tiers.object_store.list(prefix))
+        named = self._live(log.meta)
+        for info in listed:
+            name = parse_object_name(info.key.removeprefix(prefix))
+            if name is None:
+                continue
+            # What a restore has undone reaches up to the end at the call.
+            end = erasure.log_end if str(name) in named else erasure.called_log_end
+            if name.base_offset < end:
                 yield f"{info.key} may hold rows of old transactions; a sweep deletes it"
 
     def _of_deleted_topic(self, erasure: LedgerEntry) -> Iterator[str]:
@@ -138,7 +144,9 @@ class Traces:
     def _orphans(self, erasure: LedgerEntry, meta: TopicMeta, partition: int) -> Iterator[str]:
         """Yield the objects that no manifest names and that have a record of the erasure."""
         manifest = PartitionHandle.of(self._topics, meta, partition).manifest
-        horizon = horizon_of(erasure, partition)
+        called = erasure.called_horizons
+        # What a restore has undone reaches up to the horizon at the call.
+        horizon = max(horizon_of(erasure, partition), called[partition] if partition < len(called) else 0)
         prefix = manifest.keys.data_prefix
         # Listed first: an object that is published in between is named by the head.
         listed = list(manifest.store.list(prefix))

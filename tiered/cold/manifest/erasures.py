@@ -42,13 +42,17 @@ def exchange_ledger(documents: StoreDocuments, ours: Sequence[LedgerEntry]) -> t
     return merged
 
 
-def limit_horizons(documents: StoreDocuments, ends: Mapping[tuple[UUID, int], int]) -> None:
+def limit_horizons(
+    documents: StoreDocuments, ends: Mapping[tuple[UUID, int], int], log_end: int | None
+) -> None:
     """Let no open erasure concern offsets from the ends of these partitions on.
 
     Parameters
     ----------
     ends
         By topic's id and partition.
+    log_end
+        The end of the transaction log; None without one.
 
     Raises
     ------
@@ -64,6 +68,7 @@ def limit_horizons(documents: StoreDocuments, ends: Mapping[tuple[UUID, int], in
                 min(horizon, ends.get((entry.topic_id, partition), horizon))
                 for partition, horizon in enumerate(entry.horizons)
             ),
+            log_end=entry.log_end if log_end is None else min(entry.log_end, log_end),
         )
         for entry in known
     )
