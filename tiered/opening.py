@@ -19,7 +19,7 @@ from .engine.locations import (
     cold_options,
     tier_locations,
 )
-from .engine.writers import flush_in_background
+from .engine.writers import BackgroundFlush
 from .errors import ConfigError
 from .flight import connect, serve
 from .monitor.views import listen
@@ -169,11 +169,9 @@ def _open_local(
         except BaseException:  # only an interrupt gets here
             store.close()
             raise
-        ticker = Ticker(
-            "tiered-flush",
-            settings.store.sync_interval.total_seconds(),
-            partial(flush_in_background, store.context, store.open_topics.writers),
-        )
+        interval_seconds = settings.store.sync_interval.total_seconds()
+        background = BackgroundFlush(store.context, store.open_topics.writers, interval_seconds)
+        ticker = Ticker("tiered-flush", interval_seconds, background.run)
         store.tickers.append(ticker)
         ticker.start()
     if daemon:

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 import tiered
 from tests.support.clock import Clock
 from tests.support.stores import evict_all, local_segments, open_store, stepwise
-from tiered.engine.writers import flush_in_background
+from tiered.engine.writers import BackgroundFlush
 from tiered.format import segment
 from tiered.hot.recent_blocks import RecentBlock
 
@@ -116,7 +116,7 @@ def test_an_evicted_segment_of_an_idle_partition_gives_its_room_back(tmp_path: P
         topic.append(b"v", sync=True)
         topic.roll()
         evict_all(store, clock)
-        flush_in_background(store.context, store.open_topics.writers)
+        BackgroundFlush(store.context, store.open_topics.writers).run()
         assert removed_and_open() <= others
 
 

@@ -10,7 +10,7 @@ import tiered
 from tests.support.clock import Clock
 from tests.support.stores import HOUR_US, local_segments, open_store, stepwise, tier, values
 from tiered.engine.host import Host
-from tiered.engine.writers import flush_in_background
+from tiered.engine.writers import BackgroundFlush
 from tiered.hot import clock_watch
 
 YEAR = 365 * 86_400.0
@@ -21,7 +21,7 @@ def put_right(store: tiered.Store, clock: Clock, monkeypatch: pytest.MonkeyPatch
     clock.advance(-YEAR)
     monkeypatch.setattr(clock_watch, "CLOCK_BEHIND_SECONDS", 0.0)
     for _ in range(2):
-        flush_in_background(store.context, store.open_topics.writers)
+        BackgroundFlush(store.context, store.open_topics.writers).run()
 
 
 def test_rules_on_age_go_on(tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -35,7 +35,7 @@ def test_rules_on_age_go_on(tmp_path: Path, clock: Clock, monkeypatch: pytest.Mo
         put_right(store, clock, monkeypatch)
         topic.append(b"after", sync=True)
         clock.advance(3600)
-        flush_in_background(store.context, store.open_topics.writers)
+        BackgroundFlush(store.context, store.open_topics.writers).run()
         assert [name[:20] for name in local_segments(tmp_path / "a", "t")] == [f"{i:020}" for i in (0, 2, 3)]
         topic.append(b"new", sync=True)
         tier(store, clock, 3 * HOUR_US)

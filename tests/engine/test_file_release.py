@@ -13,7 +13,7 @@ from tests.support.clock import Clock
 from tests.support.disks import FailingDisk
 from tests.support.stores import OFFLOAD_US, evict_all, open_store, stepwise, tier
 from tiered.engine.host import Host
-from tiered.engine.writers import flush_in_background
+from tiered.engine.writers import BackgroundFlush
 from tiered.reader import tiers
 
 
@@ -45,7 +45,7 @@ def test_what_another_process_evicts_is_let_go(tmp_path: Path, clock: Clock) -> 
             assert one.topic("t").scan().to_arrow().num_rows == 3
         evict_all(daemon, clock)
         assert len(kept(store)) == len(kept(reader)) == 3
-        flush_in_background(store.context, store.open_topics.writers)
+        BackgroundFlush(store.context, store.open_topics.writers).run()
         reader.topic("t").offsets()
         assert kept(store) == kept(reader) == []
 

@@ -27,7 +27,7 @@ from tests.support.disks import FailingDisk, FullDisk
 from tests.support.paths import ROOT
 from tests.support.stores import OFFLOAD_US, evict_all, open_store, stepwise, tier, values
 from tiered.engine.host import Host
-from tiered.engine.writers import flush_in_background
+from tiered.engine.writers import BackgroundFlush
 from tiered.warm.filesystem import OsFileSystem
 
 
@@ -310,7 +310,7 @@ def test_trouble_with_one_partition_keeps_no_other_from_the_disk(
     odd = tmp_path / "data" / "topics" / "b" / "0" / "fenced.json"
     odd.mkdir()
     with pytest.raises(IsADirectoryError):
-        flush_in_background(store.context, store.open_topics.writers)
+        BackgroundFlush(store.context, store.open_topics.writers).run()
     assert [store.topic(name).opened.writers[0].durable_offset for name in names] == [1, 0, 1]
     with pytest.raises(IsADirectoryError):
         store.close()

@@ -13,7 +13,7 @@ import pytest
 import tiered
 from tests.support.clock import Clock
 from tests.support.stores import HOUR_US, local_segments, open_store, stepwise, values
-from tiered.engine.writers import flush_in_background
+from tiered.engine.writers import BackgroundFlush
 from tiered.errors import CorruptionError
 from tiered.hot.block_writer import BlockWriter
 from tiered.hot.partition_writer import PartitionWriter
@@ -53,7 +53,7 @@ class Pair:
 
     def tick(self) -> None:
         """What the writer's own thread does every ``sync_interval``."""
-        flush_in_background(self.writer.context, self.writer.open_topics.writers)
+        BackgroundFlush(self.writer.context, self.writer.open_topics.writers).run()
 
 
 @contextmanager
@@ -171,7 +171,7 @@ def test_what_the_bucket_has_expired_is_gone_here_too_after_the_writer_died(
         with open_store(found.path, None, clock) as again:
             topic = again.topic("t")
             topic.append(b"newer", sync=True)
-            flush_in_background(again.context, again.open_topics.writers)
+            BackgroundFlush(again.context, again.open_topics.writers).run()
             start = topic.offsets()[0].start
             assert start == (10 if with_bucket else 0)
             assert values(topic)[-2:] == [b"new", b"newer"]
@@ -210,7 +210,7 @@ def test_a_request_does_not_outlive_the_writer_that_it_was_for(sealing: Pair) ->
     with open_store(sealing.path, None, sealing.clock) as again:
         again.topic("t").append(b"10", sync=True)
         assert not (sealing.directory / REQUEST_FILE).exists()
-        flush_in_background(again.context, again.open_topics.writers)
+        BackgroundFlush(again.context, again.open_topics.writers).run()
         assert len(local_segments(sealing.path, "t")) == 1
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
+from math import ceil
 
 from ..base.units import to_us
 from ..errors import StoreClosed, TieredError, TopicNotFound
@@ -15,6 +16,10 @@ from ..hot.recovery import WriterOptions
 from ..hot.writer_requests import serve_requests
 from ..warm.open_commits import decision_producer, open_decisions
 from .context import StoreContext
+
+# Within how long each open writer has its turn of what takes a system call, and how many have it at least at once.
+_TURN_SECONDS = 1.0
+_TURN_WRITERS = 64
 
 
 def check_not_deleted(context: StoreContext, meta: TopicMeta) -> None:
@@ -80,26 +85,62 @@ def open_partition_writer(
     return PartitionWriter.open(options, directory, meta, partition, wait_seconds=wait_seconds)
 
 
-def flush_in_background(context: StoreContext, writers: Callable[[], Iterable[PartitionWriter]]) -> None:
-    """Write or sync the pending records of every open writer, and serve the requests of other processes."""
-    never = context.settings.store.sync == "never"
-    failed: Exception | None = None
+class BackgroundFlush:
+    """What a store's thread does every `sync_interval`: each open writer's pending records are written or synced.
 
-    def flush(writer: PartitionWriter) -> None:
+    Rolling by age and serving the requests of other processes takes a system call a writer. So each run does it for some of
+    the writers, such that all have their turn within a second, or within `sync_interval` if that is longer.
+    """
+
+    def __init__(
+        self,
+        context: StoreContext,
+        writers: Callable[[], Sequence[PartitionWriter]],
+        interval_seconds: float = _TURN_SECONDS,
+    ) -> None:
+        self._context = context
+        self._writers = writers
+        self._never = context.settings.store.sync == "never"
+        self._share = min(1.0, interval_seconds / _TURN_SECONDS)
+        self._next = 0
+
+    def run(self) -> None:
+        """Go over the open writers once.
+
+        Raises
+        ------
+        Exception
+            The last error, after all writers had their turn.
+        """
+        failed: Exception | None = None
+        writers = self._writers()
+        turn = self._turn(len(writers))
+        for number, writer in enumerate(writers):
+            # Each step runs alone: on a full disk a flush fails, and a request may free space.
+            for work in self._all_steps if number in turn else (self._flush,):
+                try:
+                    work(writer)
+                except (StoreClosed, TopicNotFound):
+                    break  # another thread closed the store or deleted the topic
+                except Exception as error:  # noqa: BLE001
+                    # After any error the other partitions must still reach the disk (promise P11).
+                    failed = error
+        # An evicted segment occupies the disk until it is closed here.
+        self._context.tiers.release_removed_if_due()
+        if failed is not None:
+            raise failed
+
+    @property
+    def _all_steps(self) -> tuple[Callable[[PartitionWriter], object], ...]:
+        return PartitionWriter.roll_if_old, self._flush, serve_requests, PartitionWriter.close_sealed
+
+    def _flush(self, writer: PartitionWriter) -> None:
         if writer.dirty:
-            writer.write_pending() if never else writer.flush()
+            writer.write_pending() if self._never else writer.flush()
 
-    for writer in writers():
-        # Each step runs alone: on a full disk a flush fails, and a request may free space.
-        for work in (PartitionWriter.roll_if_old, flush, serve_requests, PartitionWriter.close_sealed):
-            try:
-                work(writer)
-            except (StoreClosed, TopicNotFound):
-                break  # another thread closed the store or deleted the topic
-            except Exception as error:  # noqa: BLE001
-                # After any error the other partitions must still reach the disk (promise P11).
-                failed = error
-    # An evicted segment occupies the disk until it is closed here.
-    context.tiers.release_removed_if_due()
-    if failed is not None:
-        raise failed
+    def _turn(self, count: int) -> range:
+        """Return the numbers of the writers whose turn it is. One that comes or goes moves some turns by a second."""
+        first = self._next if self._next < count else 0
+        turn = range(first, min(count, first + max(_TURN_WRITERS, ceil(count * self._share))))
+        self._next = turn.stop
+        return turn

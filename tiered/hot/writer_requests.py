@@ -18,7 +18,7 @@ def serve_requests(writer: PartitionWriter) -> None:
     ReadOnly
         The request cannot be read or removed.
     """
-    if not os.path.exists(f"{writer.directory}/{REQUEST_FILE}"):  # noqa: PTH110 — every 50 ms; a Path costs more
+    if not os.path.exists(f"{writer.directory}/{REQUEST_FILE}"):  # noqa: PTH110 — every second at least; a Path costs more
         return
     try:
         request = take(writer.fs, writer.directory)

@@ -1,8 +1,8 @@
 """Requests to the writer of a partition in another process, in a file of the partition's directory.
 
 Only the writer seals segments and moves the start offset while it holds the partition's lock. A tierer in another
-process writes its request to ``asked.json``. The writer checks for the file every ``store.sync_interval``, removes it,
-and then carries the request out. The tierer does not wait:
+process writes its request to ``asked.json``. The writer checks for the file every ``store.sync_interval``, or every second if it
+has many partitions, removes it, and then carries the request out. The tierer does not wait:
 
 - A lost request is posted again by the next pass.
 - A late request does nothing: its segment is sealed, or its offset lies behind the start offset.
