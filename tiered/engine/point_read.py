@@ -21,7 +21,7 @@ from ..warm.partition_directory import START_FILE, read_start_offset
 from ..warm.segment_reader import Block, SegmentFile
 from .open_topics import OpenTopic
 from .read import refresh
-from .records import Record, records_of
+from .records import Record, record_of, records_of
 
 _WARM = Tier.WARM.value
 ROWS_MAX = 4096
@@ -50,6 +50,8 @@ def read_local(topic: OpenTopic, partition: int, offset: int, limit: int) -> Ite
         if segment is None or not _is_plain(segment, topic):
             return None
     tiers.fetch_counters.add_split(_WARM)
+    if limit == 1:
+        return iter((_row(topic, partition, segment, offset),))
     blocks = segment.index.between(offset, end)
     if len(blocks) == 1:
         return _rows(topic, partition, segment, blocks[0], offset, end)
@@ -82,6 +84,13 @@ def _is_readable(topic: OpenTopic, partition: int, directory: Path, offset: int,
         return start_offsets.read(f"{directory}/{START_FILE}", lambda: read_start_offset(directory)) <= offset
     except FileNotFoundError:
         return True  # the log begins at 0
+
+
+def _row(topic: OpenTopic, partition: int, segment: SegmentFile, offset: int) -> Record:
+    block = _block(topic, segment, segment.index.find(offset))
+    names = topic.schema.names if topic.typed else None
+    row = offset - block.base_offset
+    return record_of(block.columns, row, names, topic.name, partition, offset, topic.meta.key)
 
 
 def _rows(

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from ..errors import TieredError, rebuild_error
-from ..format.timestamps import to_datetimes
+from ..format.timestamps import to_datetime, to_datetimes
 
 _RANGES_MAX = 10
 
@@ -86,6 +86,39 @@ def records_of(
             headers = map(_pairs, columns[3].to_pylist())
     rows = zip(values, keys, headers, stamps, repeat(topic), repeat(partition), offsets, strict=False)
     return map(_new_record, rows)
+
+
+def record_of(
+    columns: list[pa.Array],
+    at: int,
+    names: list[str] | None,
+    topic: str,
+    partition: int,
+    offset: int,
+    key_column: str | None,
+) -> Record:
+    """Return one row as a record, in a third of the time of `records_of`.
+
+    Parameters
+    ----------
+    columns
+        As those of `records_of`; the last ones are missing if they were added later.
+    at
+        The number of the row.
+    names
+        The names of a typed topic's columns; None for another topic.
+    """
+    pairs: tuple[tuple[str, bytes | None], ...] = ()
+    if names is None:
+        value, key, headers = columns[2][at].as_py(), columns[1][at].as_py(), columns[3]
+        if headers.null_count < len(headers):
+            pairs = _pairs(headers[at].as_py())
+    else:
+        value = dict.fromkeys(names)
+        value.update((name, column[at].as_py()) for name, column in zip(names, columns[1:], strict=False))
+        key = None if key_column is None else value[key_column]
+    stamp = to_datetime(columns[0][at].value)
+    return _new_record((value, key, pairs, stamp, topic, partition, offset))
 
 
 def _pairs(headers: list[dict[str, Any] | None] | None) -> tuple[tuple[str, bytes | None], ...]:

@@ -257,11 +257,14 @@ class BlockIndex:
         for column in self._columns():
             del column[count:]  # type: ignore[attr-defined]
 
+    def find(self, offset: int) -> int:
+        """Return the position in the index of the block that may contain an offset; 0 if it lies before all."""
+        return max(bisect_right(self.base_offsets, offset, hi=len(self)) - 1, 0)
+
     def between(self, start_offset: int, end_offset: int) -> range:
         """Return the positions in the index of the blocks that may overlap ``[start, end)``."""
-        count = len(self)
-        first = max(bisect_right(self.base_offsets, start_offset, hi=count) - 1, 0)
-        return range(first, max(first, bisect_left(self.base_offsets, end_offset, hi=count)))
+        first = self.find(start_offset)
+        return range(first, max(first, bisect_left(self.base_offsets, end_offset, hi=len(self))))
 
     def fitting_end(self, start_offset: int, end_offset: int, bytes_max: int) -> int:
         """Return the end offset of the first blocks of ``[start, end)`` with at most `bytes_max`, and at least one block."""

@@ -82,7 +82,7 @@ class Tiers:
         self.fetch_counters = FetchCounters()
         self.fetcher = self._fetcher(places)
         self._directories: dict[tuple[str, int], Path] = {}
-        self._listings: dict[Path, tuple[SegmentName, ...]] = {}
+        self._listings: dict[Path, tuple[tuple[SegmentName, ...], dict[int, str]]] = {}
         self.blocks: BlockCache | None = None
         # Guards the dictionaries only. Writers take it, too, so no thread does I/O while it holds this lock.
         self._lock = threading.Lock()
@@ -212,17 +212,21 @@ class Tiers:
 
     def list_segments(self, directory: Path) -> tuple[SegmentName, ...]:
         """List the segments of a partition, the newest last."""
-        names = self._listings[directory] = list_segments(directory).segments
+        names = list_segments(directory).segments
+        self._listings[directory] = names, {}
         return names
 
     def sealed_segment(self, directory: Path, start: int, end: int) -> SegmentFile | None:
         """Return a sealed segment that contains ``[start, end)``, if the last listing has one and it still exists."""
-        names = self._listings.get(directory, ())
+        names, paths = self._listings.get(directory, ((), {}))
         index = bisect_right(names, (start, _GENERATION_MAX)) - 1
         if index < 0 or index == len(names) - 1:
             return None
+        path = paths.get(index)
+        if path is None:
+            path = paths[index] = f"{directory}/{names[index]}"
         try:
-            segment = self.segment(f"{directory}/{names[index]}")
+            segment = self.segment(path)
         except FileNotFoundError:
             return None
         return segment if segment.facts is not None and segment.end_offset >= end else None
