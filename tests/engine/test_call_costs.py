@@ -20,7 +20,8 @@ from tests.support.clock import Clock
 from tests.support.stores import evict_all, local_segments, open_store, stepwise
 from tiered.engine.writers import BackgroundFlush
 from tiered.format import segment
-from tiered.hot.recent_blocks import RecentBlock
+from tiered.hot.recent_blocks import HotMemory, RecentBlock, RecentBlocks
+from tiered.warm.catalog import Catalog
 
 
 def counted(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) -> list[Any]:
@@ -72,6 +73,29 @@ def test_passes_list_a_partition_as_often_whatever_they_have_to_do(
             assert len(local_segments(path / "data", "t")) == 1
             listings.append(sum("topics/t/0" in str(arguments[0]) for arguments in calls))
     assert listings[0] == listings[1] > 0
+
+
+def test_a_new_topic_looks_at_no_other_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with tiered.open(tmp_path / "data") as store:
+        for number in range(5):
+            store.create_topic(f"t{number}")
+        looks = counted(monkeypatch, Catalog, "_has_document")
+        store.create_topic("more")
+        assert len(looks) <= 1
+
+
+def test_a_partition_that_leaves_memory_costs_its_own_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store closes thousands of partitions, one after the other."""
+    memory = HotMemory(1 << 30)
+    schema = pa.schema([("n", pa.int64())])
+    owners = [RecentBlocks(memory) for _ in range(50)]
+    for offset in range(3):
+        for owner in owners:
+            owner.add(RecentBlock(offset, offset + 1, pa.py_buffer(b"x" * 8), schema))
+    looks: list[int] = []
+    monkeypatch.setattr(RecentBlock, "bytes", property(lambda _: looks.append(1) or 8))
+    owners[7].clear()
+    assert (len(looks), memory.bytes) == (3, 49 * 3 * 8)
 
 
 def test_a_batch_of_one_row_takes_the_room_of_one(tmp_path: Path) -> None:

@@ -90,6 +90,17 @@ def test_the_documented_example_loads(tmp_path: Path) -> None:
     assert audit.model_copy(update={"retention": orders.retention}) == orders
 
 
+def test_a_copy_with_other_policies_has_them(tmp_path: Path) -> None:
+    """Policies are resolved once; to have been asked changes neither equality nor a copy."""
+    settings = Settings.load(write(tmp_path, EXAMPLE))
+    before = settings.policy_for("orders")
+    assert settings.policy_for("orders") is before
+    assert settings == Settings.load(tmp_path / "tiered.toml")
+    other = settings.model_copy(update={"policies": Settings().policies})
+    assert other.policy_for("orders") == Settings().policy_for("orders") != before
+    assert settings.model_copy().policy_for("orders") == before
+
+
 def test_the_defaults_are_the_example_but_never_delete_for_good(tmp_path: Path) -> None:
     text = EXAMPLE.replace('retention = { age = "90d" }', "", 1)
     assert Settings.load(write(tmp_path, text)).policy_for("orders") == Settings().policy_for("orders")

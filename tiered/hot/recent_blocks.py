@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_left, bisect_right
-from collections import deque
+from collections import OrderedDict, deque
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -47,6 +47,8 @@ class RecentBlocks:
     def __init__(self, memory: HotMemory) -> None:
         self._memory = memory
         self.blocks: deque[RecentBlock] = deque()
+        self.numbers: deque[int] = deque()
+        """The numbers of the blocks in the store's order."""
 
     def add(self, block: RecentBlock) -> None:
         """Add the partition's newest block; beyond the budget the store's oldest blocks are dropped."""
@@ -69,7 +71,8 @@ class HotMemory:
         self.bytes_max = bytes_max
         self._reserved = 0
         self._lock = threading.Lock()
-        self._order: deque[RecentBlocks] = deque()
+        self._order: OrderedDict[int, RecentBlocks] = OrderedDict()
+        self._count = 0
         self.bytes = 0
 
     def add(self, owner: RecentBlocks, block: RecentBlock) -> None:
@@ -79,7 +82,9 @@ class HotMemory:
                 # Blocks in between are not in memory: those of a bulk load, or a block that Ctrl-C followed.
                 self._remove(owner)
             owner.blocks.append(block)
-            self._order.append(owner)
+            owner.numbers.append(self._count)
+            self._order[self._count] = owner
+            self._count += 1
             self.bytes += block.bytes
             self._trim()
 
@@ -91,7 +96,9 @@ class HotMemory:
 
     def _trim(self) -> None:
         while self.bytes + self._reserved > self.bytes_max and self._order:
-            self.bytes -= self._order.popleft().blocks.popleft().bytes
+            _, owner = self._order.popitem(last=False)
+            owner.numbers.popleft()
+            self.bytes -= owner.blocks.popleft().bytes
 
     def copy(self, owner: RecentBlocks) -> tuple[RecentBlock, ...]:
         """Return `owner`'s blocks as they are now."""
@@ -104,6 +111,8 @@ class HotMemory:
             self._remove(owner)
 
     def _remove(self, owner: RecentBlocks) -> None:
-        self._order = deque(item for item in self._order if item is not owner)
+        for number in owner.numbers:
+            del self._order[number]
+        owner.numbers.clear()
         self.bytes -= sum(block.bytes for block in owner.blocks)
         owner.blocks.clear()

@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from fnmatch import fnmatchcase
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Self, get_args, get_origin
 
@@ -47,6 +48,8 @@ from .toml_lines import key_lines
 _ENV_PREFIX = "TIERED_"
 _TOO_DEEP = "tables are nested too deeply"
 
+# A name may be any text, such as that of a topic that is not there, so resolved policies are not kept without end.
+_RESOLVED_MAX = 10_000
 _KEPT = LocalRetention(age=None, bytes=None, free_disk=None)
 
 
@@ -133,6 +136,21 @@ class Settings(Section):
         The transaction log has ``default`` without a retention, since its positions are the only ones, and without a
         table or a compaction. It stays on the local disk, too, so that a store opens while its bucket does not answer.
         """
+        policies, resolved = self._resolved
+        if policies is not self.policies:  # a copy with other policies
+            return self._resolve(topic)
+        policy = resolved.get(topic)
+        if policy is None:
+            if len(resolved) >= _RESOLVED_MAX:
+                resolved.clear()
+            policy = resolved[topic] = self._resolve(topic)
+        return policy
+
+    @cached_property
+    def _resolved(self) -> tuple[dict[str, PolicyTable], dict[str, Policy]]:
+        return self.policies, {}
+
+    def _resolve(self, topic: str) -> Policy:
         policy = self.policies.get("default", PolicyTable()).over(Policy())
         if topic == TRANSACTIONS_TOPIC:
             own = {

@@ -291,7 +291,7 @@ class LocalStore(Store):
         plain = topic_schema(schema, timestamp, key)
         while True:
             with self.open_topics.name_locks.of(name):
-                if name in self.context.catalog.topics():
+                if self.context.catalog.has_topic(name):
                     existing = self.topic(name)
                     if not exist_ok:
                         raise TopicExists(f"topic {name!r} exists; pass exist_ok=True to use it")

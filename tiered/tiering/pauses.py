@@ -10,6 +10,7 @@ A file that cannot be read counts as a pause, because a wrong pause does no last
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -71,7 +72,11 @@ class Pauses:
 
     def among(self, topics: Iterable[str]) -> dict[str, Pause]:
         """Return the pauses of those `topics` that are paused, by name."""
-        return {name: pause for name in topics if (pause := self.of(name)) is not None}
+        if self._root is None:
+            return {}
+        whole = self.of_store()
+        found = {name: _read(self._directory(name)) or whole for name in topics}
+        return {name: pause for name, pause in found.items() if pause is not None}
 
     def pause(self, topic: str | None, reason: str = "") -> Pause:
         """Pause a topic, or with None the whole store, durably; replaces an earlier pause.
@@ -121,6 +126,7 @@ class Pauses:
 def _read(directory: Path) -> Pause | None:
     path = directory / PAUSED_FILE
     try:
+        os.stat(path)  # noqa: PTH116 — nearly always there is none, and to open a file takes longer
         values = decode_document(read_whole(path), where=str(path))
         return Pause(int(values["since_us"]), str(values["by"]), str(values["reason"]))
     except (FileNotFoundError, NotADirectoryError):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -184,9 +186,23 @@ class Catalog:
         CorruptionError
             The folder of the topics is missing, and the bucket has records of the store.
         """
+        return sorted(name for name in self._listed() if is_topic_name(name) and self._has_document(name))
+
+    def has_topic(self, name: str) -> bool:
+        """Whether there is a topic of this name, without a look at the others.
+
+        Raises
+        ------
+        CorruptionError
+            As `topics` does.
+        """
+        # A file system that ignores case has a path for each spelling of the name, and one entry.
+        return name in self._listed() and self._has_document(name)
+
+    def _listed(self) -> list[str]:
         folder = self.root / TOPICS_DIRECTORY
         try:
-            names = os.listdir(folder)
+            return os.listdir(folder)
         except FileNotFoundError:
             if read_binding(self.root).claimed:
                 raise CorruptionError(
@@ -195,8 +211,16 @@ class Catalog:
                     where=str(folder),
                 ) from None
             return []
-        names = [name for name in names if is_topic_name(name)]
-        return sorted(name for name in names if (self.topic_directory(name) / TOPIC_FILE).is_file())
+
+    def _has_document(self, name: str) -> bool:
+        try:
+            # Called for every topic; a Path takes four times as long.
+            status = os.stat(f"{self.root}/{TOPICS_DIRECTORY}/{name}/{TOPIC_FILE}")
+        except OSError as error:
+            if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+                return False
+            raise
+        return stat.S_ISREG(status.st_mode)
 
     def topic_directory(self, name: str) -> Path:
         """Return the directory of a topic; `name` has been checked."""
@@ -334,7 +358,9 @@ class Deletion:
 def deletions(root: Path) -> list[Deletion]:
     """Return the unfinished deletions in the store at `root`."""
     unfinished = []
-    for directory in sorted((root / TOPICS_DIRECTORY).glob(f"{DELETING}*")):
+    folder = root / TOPICS_DIRECTORY
+    names = [name for name in os.listdir(folder) if name.startswith(DELETING)] if folder.is_dir() else []
+    for directory in map(folder.joinpath, sorted(names)):
         path = directory / TOPIC_FILE
         meta: TopicMeta | TieredError
         try:
