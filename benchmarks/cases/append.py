@@ -198,7 +198,7 @@ def append_batch(bench: Bench) -> Case:
             Variant("Arrow IPC file, no checksums", arrow_file, "the same"),
             Variant("Delta (deltalake), one append", delta, "the same"),
         ),
-        (Target("append_batch, sync=never", 0.65, against="os.write, allocated file"),),
+        (Target("append_batch, sync=never", 0.8, against="os.write, allocated file"),),
         "Every rate is of the bytes that tiered stores of the batch, whatever the variant itself writes.",
         rounds_each=5,
     )

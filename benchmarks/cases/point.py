@@ -21,6 +21,7 @@ from ..peers import rivven
 from ..peers.embedded import fill_lmdb, fill_sqlite, lmdb_log, offset_key, sqlite_log
 
 _KNOWN_ROWS = 50_000
+_BLOCK_BYTES = 1 << 20
 
 
 def point_read(bench: Bench) -> Case:
@@ -63,6 +64,16 @@ def point_read(bench: Bench) -> Case:
                 order.sample(range(0, rows, rows // 250), k=bench.size(200, 50)),
             )
 
+    def bare_block(_: Path) -> Sample:
+        times = []
+        for path in segments(bench.folder):
+            with path.open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as mapped:
+                for start in range(0, len(mapped) - _BLOCK_BYTES, 3 * _BLOCK_BYTES):
+                    with memoryview(mapped)[start : start + _BLOCK_BYTES] as block, stopwatch() as watch:
+                        crc32c(block)
+                    times.append(watch.seconds * 1e6)
+        return Sample(statistics.median(times) if times else 0)
+
     def in_rust(folder: Path) -> Sample:
         return Sample(rivven.measure(program, "read", folder, rows)[1])
 
@@ -89,6 +100,7 @@ def point_read(bench: Bench) -> Case:
             Variant(known, of_known_blocks(writer)),
             Variant("the same beside a writer (read_only=True)", of_known_blocks(reader)),
             Variant(new, of_new_blocks),
+            Variant("bare CRC32C of a mapped block that was not read before", bare_block),
             Variant("topic.scan(start_offset=n, end_offset=n + 1)", timed(by_scan)),
             Variant("SQLite by primary key", timed(by_sqlite)),
             Variant("LMDB get", timed(lambda offset: transaction.get(offset_key(offset)))),
