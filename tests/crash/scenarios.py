@@ -18,10 +18,11 @@ from tests.crash.workload import record
 from tests.support.clock import Clock
 from tests.support.disk_model import EVERYTHING
 from tests.support.recorder import Recorder
+from tests.support.segments import footer_of
 from tests.support.store_actor import Actor, look
 from tests.support.stores import COMPRESS_US, EVICT_US, OFFLOAD_US, let_go
 from tests.support.topic_model import Log, TopicModel, Violation
-from tiered.format.segment import decode_footer, decode_segment_header
+from tiered.format.segment import decode_segment_header
 from tiered.warm.segment_scan import scan_blocks
 
 
@@ -72,7 +73,7 @@ def _proven(path: str, data: bytes, draw: random.Random) -> int | None:
     buffer = pa.py_buffer(data)
     header = decode_segment_header(buffer)
     try:
-        if decode_footer(buffer, where=path) is not None:
+        if footer_of(buffer, where=path) is not None:
             return None
     except tiered.CorruptionError:
         return None  # a torn seal

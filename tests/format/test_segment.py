@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.arrow_values import INT64, plain_types, schemas
+from tests.support.segments import footer_of
 from tiered.errors import CorruptionError, SchemaMismatch, UnsupportedFormat
 from tiered.format import segment as fmt
 from tiered.format.producers import PRODUCERS_MAX
@@ -21,7 +22,6 @@ from tiered.format.segment import (
     BlockIndex,
     ContentHash,
     SegmentHeader,
-    decode_footer,
     decode_segment_header,
     encode_footer,
     encode_segment_header,
@@ -183,7 +183,7 @@ def footers(draw: st.DrawFn) -> tuple[list[tuple[int, ...]], SegmentFacts, int]:
 def test_any_footer_comes_back(footer: tuple[list[tuple[int, ...]], SegmentFacts, int]) -> None:
     """Index, facts and where the blocks end; found from the end of the file."""
     rows, facts, position = footer
-    found = decode_footer(pa.py_buffer(file_of(rows, facts, position)))
+    found = footer_of(pa.py_buffer(file_of(rows, facts, position)))
     assert found is not None
     assert (found.facts, found.position, len(found.index)) == (facts, position, len(rows))
     index = found.index
@@ -199,17 +199,17 @@ def test_every_flipped_bit_of_a_footer_is_found() -> None:
         spoilt[bit // 8] ^= 1 << bit % 8
         buffer = pa.py_buffer(bytes(spoilt))
         if bit // 8 >= len(data) - 4:
-            assert decode_footer(buffer) is None
+            assert footer_of(buffer) is None
         else:
             with pytest.raises(CorruptionError) as found:
-                decode_footer(buffer, where="file")
+                footer_of(buffer, where="file")
             assert found.value.where == "file"
 
 
 def test_every_cut_leaves_a_file_that_was_never_sealed() -> None:
     data = file_of()
     for length in range(len(data)):
-        assert decode_footer(pa.py_buffer(data[:length])) is None
+        assert footer_of(pa.py_buffer(data[:length])) is None
 
 
 def _trailer(position: int, footer: bytes, *, length: int | None = None, version: int = 1) -> bytes:
@@ -224,7 +224,7 @@ def test_trailers_that_lie_are_corruption(position: int) -> None:
     footer = body[POSITION:]
     for length in (len(footer), 0, 8, 2**32 - 1, (len(body) - position) % 2**32):
         with pytest.raises(CorruptionError):
-            decode_footer(pa.py_buffer(body + _trailer(position, footer, length=length)))
+            footer_of(pa.py_buffer(body + _trailer(position, footer, length=length)))
 
 
 def _refooted(footer: bytes) -> pa.Buffer:
@@ -250,12 +250,12 @@ def test_footers_that_lie_are_corruption(fixed: tuple[bytes, int, int, int | Non
     right = len(FOOTER) - 16 - 3 * 48
     head = fmt._FOOTER.pack(magic, version, count, right if facts_length is None else facts_length)
     with pytest.raises(CorruptionError):
-        decode_footer(_refooted(head + FOOTER[16:]))
+        footer_of(_refooted(head + FOOTER[16:]))
 
 
 def test_a_trailer_of_a_newer_version_is_refused_by_name() -> None:
     with pytest.raises(UnsupportedFormat, match="segment format 2 in file"):
-        decode_footer(
+        footer_of(
             pa.py_buffer(bytes(POSITION) + FOOTER + _trailer(POSITION, FOOTER, version=2)), where="file"
         )
 
@@ -278,7 +278,7 @@ def _row(number: int, column: int, value: int) -> list[tuple[int, ...]]:
 def test_an_index_that_lies_is_corruption(rows: list[tuple[int, ...]]) -> None:
     """Blocks out of order, on top of each other, outside the file, or not all of the records."""
     with pytest.raises(CorruptionError, match="index contradicts"):
-        decode_footer(pa.py_buffer(file_of(rows)))
+        footer_of(pa.py_buffer(file_of(rows)))
 
 
 def _with_facts(text: bytes) -> pa.Buffer:
@@ -298,22 +298,22 @@ WRONG_FACTS: list[dict[str, object]] = [
 def test_facts_of_wrong_types_are_corruption(changes: dict[str, object]) -> None:
     """Under a checksum that is right."""
     right = json.loads(json.dumps(FACTS.to_json()))
-    assert decode_footer(_with_facts(json.dumps(right).encode())) is not None
+    assert footer_of(_with_facts(json.dumps(right).encode())) is not None
     with pytest.raises(CorruptionError, match="facts do not decode"):
-        decode_footer(_with_facts(json.dumps({**right, **changes}).encode()))
+        footer_of(_with_facts(json.dumps({**right, **changes}).encode()))
 
 
 @pytest.mark.parametrize("text", [b"", b"[]", b"5", b'"x"', b"null", b"{", b"[" * 100_000, b"\xff", b"{}"])
 def test_facts_that_are_no_object_are_corruption(text: bytes) -> None:
     with pytest.raises(CorruptionError, match="facts do not decode"):
-        decode_footer(_with_facts(text))
+        footer_of(_with_facts(text))
 
 
 def test_facts_of_a_later_minor_version_are_read() -> None:
     """Unknown keys are left alone, absent optional ones have their defaults."""
     values = FACTS.to_json()
     del values["producers"], values["origin_hash"]
-    found = decode_footer(_with_facts(json.dumps({**values, "bloom": [1, 2]}).encode()))
+    found = footer_of(_with_facts(json.dumps({**values, "bloom": [1, 2]}).encode()))
     assert found is not None
     assert found.facts == FACTS.evolve(producers=(), origin_hash="")
 

@@ -27,6 +27,7 @@ from tests.fuzz.mutations import mutate, mutate_json
 from tests.fuzz.repair import repair_block, repair_document, repair_object, repair_segment
 from tests.support.crafted_blocks import Chunk, Crafted
 from tests.support.memory_store import MemoryStore
+from tests.support.segments import footer_of
 from tiered.cold.fetch import object_reader
 from tiered.cold.parquet.footer import parse_footer
 from tiered.cold.parquet.layout import column_chunks, facts_of, object_schema
@@ -47,7 +48,7 @@ from tiered.format.manifest_codec import (
 from tiered.format.predicate import Comparison, IsNull, Not
 from tiered.format.row_filter import RowFilter
 from tiered.format.schema import schema_from_text
-from tiered.format.segment import FIXED_BYTES, decode_footer, decode_segment_header, encode_segment_header
+from tiered.format.segment import FIXED_BYTES, decode_segment_header, encode_segment_header
 from tiered.format.topic_meta import TopicMeta
 from tiered.warm import segment_reader
 from tiered.warm.bucket_binding import read_binding
@@ -170,7 +171,7 @@ def _try_segment(data: bytes) -> None:
     with suppress(*BAD_DATA):
         scan_blocks(pa.py_buffer(data), decode_segment_header(data), where="file")
     with suppress(*BAD_DATA):
-        decode_footer(pa.py_buffer(data))
+        footer_of(pa.py_buffer(data))
     path = _scratch() / f"{0:020}-0.log"
     path.write_bytes(data)
     segment = segment_reader.SegmentFile.open(path, use_mmap=False)
@@ -217,7 +218,7 @@ def fuzz_facts(data: bytes) -> None:
     whole = segment[:position] + footer + trailer
     repair_segment(whole)
     with suppress(*BAD_DATA):
-        found = decode_footer(pa.py_buffer(bytes(whole)))
+        found = footer_of(pa.py_buffer(bytes(whole)))
         assert found is not None
         json.dumps(found.facts.to_json())
         check_numbers(found.facts)

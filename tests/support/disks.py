@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -181,13 +180,6 @@ class BrokenDisk(FailingDisk):
         if name in self.broken:
             self.failed.append((name, path))
             raise OSError(5, "Input/output error (injected)")
-
-
-def copy_of(directory: Path, target: Path) -> Path:
-    """A copy of a directory to be spoilt."""
-    shutil.rmtree(target, ignore_errors=True)
-    shutil.copytree(directory, target)
-    return target
 
 
 class WithoutSyncs(OsFileSystem):

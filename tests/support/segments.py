@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from tiered.format.block import Body, encode_body
 from tiered.format.schema import RECORD_SCHEMA, TIMESTAMP, body_schema
-from tiered.format.segment import SegmentHeader
+from tiered.format.segment import Footer, SegmentHeader, read_footer
 from tiered.warm.filesystem import FileSystem, OsFileSystem
 from tiered.warm.partition_directory import list_segments
 from tiered.warm.segment_reader import SegmentFile
@@ -24,6 +24,11 @@ APPENDING = (
     SegmentWriter._add_producers, Tail.reserve, Tail.write, Tail.holds, Tail.cut,
 )  # fmt: skip
 """What an append does with the segment's file, and with what is known of it."""
+
+
+def footer_of(data: pa.Buffer, where: str = "") -> Footer | None:
+    """The footer of a segment file in memory; None without a trailer."""
+    return read_footer(data.size, data.slice, where=where)
 
 
 def header_of(schema: pa.Schema = BODY, **changes: Any) -> SegmentHeader:

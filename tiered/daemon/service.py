@@ -71,8 +71,6 @@ class Daemon:
         Reports to the service manager.
     clock
         Microseconds since the epoch.
-    exit_process
-        Ends the process at once with an exit code; running actions are abandoned.
     """
 
     def __init__(
@@ -82,12 +80,10 @@ class Daemon:
         settings: Settings | None = None,
         notifier: Notifier | None = None,
         clock: Callable[[], int] = lambda: time.time_ns() // 1000,
-        exit_process: Callable[[int], Any] = os._exit,
     ) -> None:
         self._load = load
         self._notify = notifier or Notifier()
         self._clock = clock
-        self._exit_process = exit_process
         self._settings = settings or load()
         self._health = Health(self._settings.daemon.stuck_after.total_seconds())
         # A signal handler may call `put` at any time; with an Event it could deadlock on the Event's lock.
@@ -182,7 +178,7 @@ class Daemon:
         log.warning("stopped by the deadline, leaving behind: %s", running)
         logging.shutdown()
         # A normal exit would wait for the threads of the executor.
-        self._exit_process(0 if self._ending else 1)
+        os._exit(0 if self._ending else 1)
 
     # -- before passes can run -------------------------------------------------------------------
 
@@ -302,7 +298,7 @@ class Daemon:
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
         if self._ending and number != signal.SIGHUP:
-            self._exit_process(128 + number)
+            os._exit(128 + number)
         self._signals.put(number)
 
     def _wait_for_signal(self, seconds: float) -> bool:

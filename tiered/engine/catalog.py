@@ -1,22 +1,12 @@
-"""Catalogs of topics: the protocol, and the read-only catalog of a bucket."""
+"""`BucketCatalog`: the topics of a bucket, read-only. `warm.catalog` has those of a directory."""
 
 from __future__ import annotations
 
-from typing import Protocol
 from uuid import UUID
 
 from ..cold.manifest.store_documents import DELETED, StoreDocuments
 from ..errors import ConfigError, CorruptionError, ReadOnly, TopicNotFound, UnsupportedFormat
 from ..format.topic_meta import TopicMeta
-
-
-class TopicCatalog(Protocol):
-    """The catalog that a store needs; `warm.catalog.Catalog` is the local one."""
-
-    def topics(self) -> list[str]: ...
-    def read_topic(self, name: str) -> TopicMeta: ...
-    def write_topic(self, meta: TopicMeta) -> None: ...
-    def features(self) -> frozenset[str]: ...
 
 
 class BucketCatalog:

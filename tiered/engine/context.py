@@ -74,7 +74,7 @@ class StoreContext:
     settings
         The settings in effect; a reload replaces them while the store is open.
     catalog
-        The topics of the local directory or of the bucket; see `engine.catalog.TopicCatalog`.
+        The topics: `warm.catalog.Catalog` of a directory, or `BucketCatalog`, which only reads, of a bucket.
     pinned_producers
         Numbers of producers that no partition may forget.
     blocks

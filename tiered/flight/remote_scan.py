@@ -1,4 +1,4 @@
-"""The documented name of what `client.remote_scan` offers to others."""
+"""The documented name of `client.remote_scan.read_remote_split`."""
 
 from .client.remote_scan import read_remote_split
 

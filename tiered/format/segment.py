@@ -319,19 +319,14 @@ def encode_footer(index: BlockIndex, facts: SegmentFacts, position: int) -> byte
     return footer + trailer + _CRC.pack(crc32c(trailer)) + TRAILER_MAGIC
 
 
-def decode_footer(data: pa.Buffer, *, where: str = "") -> Footer | None:
-    """Decode the footer of a segment file; None if the file does not end in a trailer.
+def read_footer(size: int, read: Callable[[int, int], pa.Buffer], *, where: str = "") -> Footer | None:
+    """Decode the footer of a segment file of `size` bytes by `read(position, length)`; None if there is no trailer.
 
     Raises
     ------
     CorruptionError, UnsupportedFormat
         The trailer or the footer fails verification.
     """
-    return read_footer(data.size, data.slice, where=where)
-
-
-def read_footer(size: int, read: Callable[[int, int], pa.Buffer], *, where: str = "") -> Footer | None:
-    """Decode the footer of a file of `size` bytes by `read(position, length)`; see `decode_footer`."""
     if size < FIXED_BYTES + TRAILER_BYTES:
         return None
     trailer = read(size - TRAILER_BYTES, TRAILER_BYTES).to_pybytes()

@@ -16,8 +16,6 @@ class ReplanCheck:
     ----------
     is_short
         Returns whether the disk has less free room than its floor.
-    clock
-        Returns monotonic seconds.
 
     Attributes
     ----------
@@ -25,13 +23,12 @@ class ReplanCheck:
         The last result of `is_due`; once it is true, no further action is begun.
     """
 
-    def __init__(self, is_short: Callable[[], bool], clock: Callable[[], float] | None = None) -> None:
+    def __init__(self, is_short: Callable[[], bool]) -> None:
         self._is_short = is_short
-        self._clock = clock or time.monotonic
-        self._until = self._clock() + SHORT_SECONDS
+        self._until = time.monotonic() + SHORT_SECONDS
         self.was_due = False
 
     def is_due(self) -> bool:
         """Whether the rest of the plan should be planned again; once true, it stays true."""
-        self.was_due = self.was_due or (self._clock() >= self._until and self._is_short())
+        self.was_due = self.was_due or (time.monotonic() >= self._until and self._is_short())
         return self.was_due

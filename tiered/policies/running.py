@@ -4,23 +4,16 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 from .actions import Action
 
 
 class Running:
-    """The actions that executors carry out now. Thread-safe.
+    """The actions that executors carry out now. Thread-safe."""
 
-    Parameters
-    ----------
-    clock
-        Returns monotonic seconds.
-    """
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
+    def __init__(self) -> None:
         self._lock = threading.Lock()
         self._begun: dict[int, tuple[Action, float]] = {}
 
@@ -29,7 +22,7 @@ class Running:
         """Record `action` as under way until the block ends."""
         thread = threading.get_ident()  # a thread carries out one action at a time
         with self._lock:
-            self._begun[thread] = action, self._clock()
+            self._begun[thread] = action, time.monotonic()
         try:
             yield
         finally:
@@ -40,5 +33,5 @@ class Running:
         """Return the actions under way, the oldest first, with the seconds since they began."""
         with self._lock:
             begun = list(self._begun.values())
-        now = self._clock()
+        now = time.monotonic()
         return [(action, now - since) for action, since in sorted(begun, key=lambda item: item[1])]

@@ -1,4 +1,4 @@
-"""Which small tails of a segment a new tail replaces in the bucket. Pure.
+"""The joining of tails: which small tails of a segment a new tail replaces in the bucket. Pure.
 
 A tail is shipped every few seconds, so a segment would become thousands of objects before its seal replaces them by one.
 A new tail therefore replaces the tails right before it if enough of them are small. Their records are still on the disk,

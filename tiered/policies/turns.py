@@ -5,9 +5,9 @@
     lines    big: [tail tail tail …]   quiet: [tail]   …      a line begins whenever its partition is due
     slots    ▓ ▓ ▓ ░ ░ ░ … ░                                  large actions take three slots at most
 
-A line waits for its turn, carries out one action, and goes back into the queue. The next action is the one
-whose first record has waited longest. So no partition starves, however many there are, and one
-with much to ship occupies one slot at a time. Small actions are not delayed by large ones.
+A line waits for its turn, carries out one action, and goes back into the queue. The next action is the one whose first
+record has waited longest. So no partition starves, and a partition with many actions occupies one slot at a time. Large
+actions do not delay small ones.
 
 An action mostly waits for the bucket. So there are many slots, and few of them for large actions, which take memory.
 """

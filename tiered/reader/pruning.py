@@ -1,4 +1,4 @@
-"""Which splits of a scan can have a row that matches its predicate. Pure."""
+"""The pruning of splits: those in which no row can match the predicate of a scan are left out. Pure."""
 
 from __future__ import annotations
 

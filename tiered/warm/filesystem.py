@@ -1,4 +1,4 @@
-"""All changes of the local disk: create, write, sync, rename, unlink, truncate.
+"""`FileSystem`: all changes of the local disk, which are create, write, sync, rename, unlink and truncate.
 
 Tests replace `FileSystem` to stop after every step, or to drop unsynced bytes. A full disk raises `DiskFull`; other
 errors of the device stay `OSError`, and the caller decides what they mean.

@@ -1,4 +1,4 @@
-"""Read segment files: map them, find blocks by the index, verify and decode them in place."""
+"""The reader of segment files: it maps a file, finds blocks by the index, and verifies and decodes them in place."""
 
 from __future__ import annotations
 

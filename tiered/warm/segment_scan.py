@@ -1,4 +1,4 @@
-"""Scan the blocks of a segment that has no footer yet: for recovery, and for readers in other processes.
+"""The scan of a segment without a footer, block by block, for recovery and for readers in other processes.
 
 At bytes that do not verify, the scan must tell a torn tail (the writer died during a write that it had not acknowledged)
 from damage to synced bytes. A later valid block proves damage: it has the same segment id, the same or a later writer

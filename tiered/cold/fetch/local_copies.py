@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -54,8 +54,6 @@ class LocalCopies:
         It need not exist.
     counts_fetches
         Whether `count_fetch` counts; each object takes a small file.
-    clock
-        Returns nanoseconds since the epoch.
     """
 
     def __init__(
@@ -63,13 +61,11 @@ class LocalCopies:
         directory: Path,
         *,
         counts_fetches: bool = False,
-        clock: Callable[[], int] = time.time_ns,
         fs: FileSystem | None = None,
     ) -> None:
         self._directory = directory
         self._fs = fs or OsFileSystem()
         self._counts_fetches = counts_fetches
-        self._clock = clock
 
     def read(self, key: str, start: int, length: int) -> bytes | None:
         """Return a range of an object's copy, not verified and perhaps short; None if there is no copy."""
@@ -80,7 +76,7 @@ class LocalCopies:
                 data = os.pread(file.fileno(), length, start)
         except OSError:
             return None
-        now = self._clock()
+        now = time.time_ns()
         if now - used_ns > _MINUTE_NS:
             mark_used(path, now)
         return data
@@ -89,7 +85,7 @@ class LocalCopies:
         """Count a fetch from an object, once a minute; failures are ignored."""
         if not self._counts_fetches:
             return
-        path, now = self._directory / (key + _FETCHED), self._clock()
+        path, now = self._directory / (key + _FETCHED), time.time_ns()
         with suppress(OSError, TieredError):
             try:
                 if now - path.stat().st_mtime_ns < _MINUTE_NS:
@@ -148,7 +144,7 @@ class LocalCopies:
             with suppress(OSError):
                 self._fs.unlink(temporary)
             raise
-        mark_used(path, self._clock())
+        mark_used(path, time.time_ns())
         return size
 
     def drop(self, key: str) -> None:

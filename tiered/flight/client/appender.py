@@ -1,4 +1,4 @@
-"""Sends the records that are appended to a served topic, in the order of the calls, over one open stream.
+"""`Appender`: sends the records that are appended to a served topic, in the order of the calls, over one open stream.
 
 ::
 

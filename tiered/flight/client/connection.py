@@ -1,4 +1,4 @@
-"""One connection to a server: calls, their time limits, what is tried again, and errors as this package has them."""
+"""One connection to a server: calls with time limits, retries of calls that may be made twice, and translated errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The records of a partition that is served elsewhere, one after the other: those that are there, or on and on."""
+"""The records of a served partition in order, up to the end or with ``follow``."""
 
 from __future__ import annotations
 

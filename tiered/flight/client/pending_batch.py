@@ -1,4 +1,4 @@
-"""Records on their way to a server: the batch in which they are sent, and the results of appends whose answer is due."""
+"""`PendingBatch`: records on their way to a server, and the results that the calls of `append` wait for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The positions of consumers in a store that is served elsewhere."""
+"""The positions of consumers in a served store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The replay buffer: batches that a server answered and may not have made durable. If it is killed, the next one gets them."""
+"""The replay buffer: batches that a server answered and may not have made durable. The next server gets them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The client's side of staging: rows are sent, and committed by another call."""
+"""The client's side of staging: one call sends rows, and another call commits them."""
 
 from __future__ import annotations
 

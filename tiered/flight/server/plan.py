@@ -1,4 +1,4 @@
-"""Plan a scan at the server: one endpoint a split, each with its ticket and where else the split can be read."""
+"""The plan of a scan at the server: an endpoint for each split, with its ticket and the other places where it can be read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rows of one ticket: the only thing that ``do_get`` does."""
+"""The rows of one ticket, the answer of ``do_get``."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A batch as it came off the network, made safe: nothing else of the server looks into one before.
+"""The validation of a batch from the network; no other code of the server reads a batch before it.
 
-Arrow's reader puts arrays over whatever bytes it was sent. What then believes an offset, an index or a length that is
-wrong reads or writes anywhere, and ends the process of the writer, records of all clients with it.
+Arrow's reader puts arrays over the bytes that it was sent. Code that trusts a wrong offset, index or length reads or writes
+anywhere in memory. That ends the process of the writer, with the records of all clients.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`Store.serve`: options put together, and the server started."""
+"""The start of a server for `Store.serve`, from its options and the settings."""
 
 from __future__ import annotations
 

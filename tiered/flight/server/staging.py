@@ -1,4 +1,4 @@
-"""Rows that wait for a commit, over Flight: what a server does for them; `client.staging` is the other side.
+"""The server's side of staging: rows that wait for a commit. `client.staging` is the client's side.
 
 ======================  ============================================================================================
 call                    message

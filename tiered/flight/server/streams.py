@@ -1,4 +1,4 @@
-"""The open streams of clients, whose number is limited, and the connections under them."""
+"""The open streams of clients, limited in number, and the connections under them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Transactions and snapshots over Flight: what a server does for them; `client.remote_transaction` is the other side.
+"""The server's side of transactions and snapshots. `client.remote_transaction` is the client's side.
 
 ======================  ============================================================================================
 action                  arguments and answer

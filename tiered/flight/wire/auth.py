@@ -1,4 +1,4 @@
-"""Who may come in: asked of every call before anything else, compared in constant time."""
+"""The check of each call, before anything else and in constant time: its token, or the proof that the client has it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How large a batch of a client is once it is plain: some bytes on the wire can stand for terabytes.
+"""The size of a client's batch in plain types, computed before the conversion: few bytes on the wire can become terabytes.
 
 Nulls take no bytes, and views and dictionaries name one value many times.
 """

@@ -1,4 +1,4 @@
-"""Whether two processes see the same directory: then one can open the files that the other names."""
+"""The id of a directory on one host: two processes that compute the same id can open the same files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Errors of this package as JSON, so that a client meets the ones that the server met."""
+"""Errors of this package as JSON: the client raises the error that the server raised."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Errors of this package to errors of Arrow Flight, and back; nothing of Flight's own escapes this folder."""
+"""The translation of this package's errors to those of Arrow Flight, and back. No caller sees an error of Flight."""
 
 from __future__ import annotations
 

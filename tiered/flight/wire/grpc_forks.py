@@ -1,4 +1,4 @@
-"""gRPC in a forked child: where the parent had used it, whatever the child does with it may wait for ever."""
+"""The refusal of gRPC in a forked child whose parent used it: there each call may wait for ever."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One server, from its start to its end, as the directory of its store names it."""
+"""`Instance`: one run of a server, as ``serving.json`` names it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a store is served, and how one that is served is reached; secrets are never shown."""
+"""The options of a server and of a connection to one. Their text never contains a secret."""
 
 from __future__ import annotations
 

@@ -1,17 +1,17 @@
-"""Who answers is the server that a store's directory names, and who calls has its token: shown without showing it.
+"""The mutual proof of a server that ``serving.json`` names and a client that has its token. Neither sends the token.
 
-The directory says where a store is served (`notice`), to readers who were told no address. Whoever has that port by the
-time they call, with the server gone, is anybody. So neither a token nor any other secret is sent there. Both ends have a
-key, and each call carries a header ``tiered-proof``:
+A reader that was given no address finds it in ``serving.json`` (`serving_file`). The server may have ended since, and any
+process may listen at its port. So the client sends neither a token nor another secret to that address. Both sides have a key,
+and each call carries a header ``tiered-proof``:
 
 ======  ======================================================================================
 client  ``<instance> <nonce> <HMAC-SHA256 by the key of "client " and the nonce>``, in hexadecimal
 server  ``<HMAC-SHA256 by the key of "server " and the nonce>``
 ======  ======================================================================================
 
-The key is made of the token, by PBKDF2 with the instance as its salt; of a server that asks for none, of the secret in the
-directory. An instance is one server from its start to its end: what was shown to it is of no use with any other. Who can change
-what goes over the network between a client and a server that lives is not kept out by this: that is what TLS is for.
+The key is derived by PBKDF2 with the instance as its salt: from the token, or from the secret in the directory if the server
+asks for no token. An instance is one run of a server, so a proof is of no use with another run. The proof does not protect
+against a party that changes the traffic between a client and a live server: TLS does.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What goes with batches that are sent to the server: `PutCommand`, `BatchInfo`, and the `Ack` that comes back."""
+"""The messages of an append stream: `PutCommand` begins it, `BatchInfo` goes with each batch, and `Ack` answers a batch."""
 
 from __future__ import annotations
 

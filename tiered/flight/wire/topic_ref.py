@@ -1,4 +1,4 @@
-"""A topic that was deleted and created again is another one, whatever handles of the old one ask for."""
+"""References to topics by name and id: a topic that was deleted and created again has another id."""
 
 from __future__ import annotations
 

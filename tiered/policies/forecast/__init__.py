@@ -1,4 +1,4 @@
-"""What the rules will do later, and why they do nothing now.
+"""The forecast of the rules: what they will do later, and why they do nothing now.
 
 Other packages import `explain` and `simulate`.
 """

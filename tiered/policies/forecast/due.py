@@ -1,8 +1,7 @@
-"""From when on the rules ask for something, as long as the facts stay as they are. Pure.
+"""The times from which the rules ask for their actions, while the facts stay the same. Pure.
 
-Each rule of a plan has a line here that solves it for the time. What waits for a neighbour (the log in the
-bucket has no gaps, and what stays local has none) is due at the latest of both times; a piece that expires
-before that is in nobody's way any more.
+Each rule of a plan is solved for the time here. Neither the log in the bucket nor the local log may have a gap, so an action
+can wait for that of a neighbour: it is due at the later of both times, unless the neighbour expires before.
 """
 
 from __future__ import annotations

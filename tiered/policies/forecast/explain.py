@@ -1,8 +1,8 @@
-"""What becomes of each piece of a partition next, and when: facts + rules + now -> explanation. Pure.
+"""The explanation of a partition: facts + rules + now -> the next action of each run of offsets, and its time. Pure.
 
-The next action of a piece and its time are those at which `make_plan` first asks for it, as long as the facts stay
-as they are: nothing is appended, and no pass runs. What follows it (``then``) is an estimate, for which each action
-is taken to be carried out when it is due.
+The next action of a run is the first that `make_plan` asks for, at the time at which it asks for it, while the facts stay the
+same: nothing is appended, and no pass runs. The action after it (``then``) is an estimate: it assumes that each action is
+carried out when it is due.
 """
 
 from __future__ import annotations

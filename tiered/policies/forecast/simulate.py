@@ -1,8 +1,8 @@
-"""What becomes of a store until some later time, if nothing is appended: facts + rules + times -> steps. Pure.
+"""The simulation of a store up to a later time, without appends: facts + rules + times -> steps. Pure.
 
-Plans are made and taken to be carried out, at each time at which an age comes to the limit of a rule, until none has
-anything left to do. Sizes are estimates: an object is as large as its segment, and compression gains nothing. In a
-large store times that lie close together are taken as one.
+The simulation makes a plan at each time at which an age reaches the limit of a rule, and assumes that the plan is carried
+out. It ends when no plan has an action. Sizes are estimates: an object is as large as its segment, and compression saves
+nothing. In a large store, times that lie close together count as one.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The rules: which actions a partition is due for, one kind of action a module.
+"""The rules: pure functions that yield the actions that are due. Each module has the rule of one kind of action.
 
 Other packages import `append_times`, `case`, `change_class`, `compress`, `expire`, `merge`, `partition_plan`
 and `sweep`.

@@ -1,4 +1,4 @@
-"""Append times as ages count from them, also where a clock was wrong."""
+"""The append times from which ages count, corrected where a clock was wrong."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the rules look at when they plan for one partition, and the words for why they act."""
+"""`PartitionCase`: the facts, the policy and the time that a rule gets for one partition; and the texts of reasons."""
 
 from __future__ import annotations
 

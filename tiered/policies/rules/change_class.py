@@ -1,6 +1,6 @@
-"""Which objects of a partition move into another storage class: pure, and each once.
+"""The rule of storage classes: which objects of a partition move into another class, each once. Pure.
 
-Moving pays where an object is large enough, and stays long enough, for what the cheaper classes bill at least.
+The cheaper classes bill a minimum size and a minimum time. Only an object that exceeds both moves.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Whether the objects of a partition are compacted, so that each key keeps its latest record: pure.
+"""The rule of compaction: whether the objects of a partition are compacted, so that each key keeps its latest record. Pure.
 
 The log is *clean* up to an offset: before it, no two records in objects have the same key. A compaction looks up the keys of
 the rest, the *dirty* part, and rewrites each object in which one of them has an older record. It reads the keys of all

@@ -1,4 +1,4 @@
-"""Which local segments are to be encoded again, smaller."""
+"""The rule of compression: which local segments are encoded again with another codec. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether the object in which the log begins is to be rewritten without its deleted records: pure.
+"""The rule of cuts: whether the first object of the log is rewritten without the records that were deleted. Pure.
 
 Retention deletes whole objects, and ``delete_before`` any offset. A cut leaves an object that begins where the log does, so
 the rule is at rest until the next deletion. If it waits for a share `s` of deleted records, all cuts of an object together

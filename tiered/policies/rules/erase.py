@@ -1,4 +1,4 @@
-"""Which objects are checked for the records of open erasures, and written again without them.
+"""The rule of erasures: which objects are checked for the records of open erasures, and written again without them. Pure.
 
 An erasure seals what it concerns, offloads it, and only then changes objects. So no local file of which the bucket lacks a
 record is ever deleted for it (promise P5), and shipped tails have been replaced by whole objects, unless their segment was

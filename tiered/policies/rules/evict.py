@@ -1,4 +1,4 @@
-"""Which segments leave the local disk because the bucket has them (promise P5)."""
+"""The rule of eviction: which local segments are deleted because the bucket has them (promise P5). Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Up to where retention deletes the log of a partition."""
+"""The rule of retention: the offset up to which the log of a partition expires. Pure."""
 
 from __future__ import annotations
 

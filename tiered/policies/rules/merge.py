@@ -1,4 +1,4 @@
-"""Which objects of a partition are to be merged: pure, and such that it comes to rest.
+"""The rule of merges: which objects of a partition are merged. Pure; repeated plans end, because no merge undoes another.
 
 Objects may be merged where they lie end to end and are sealed, small (less than half the target), old enough,
 and alike in schema, lineage and time until retention takes them. A *run* of such neighbours is cut into groups:

@@ -1,4 +1,4 @@
-"""What goes to the bucket next: whole segments, and the tail of the newest one."""
+"""The rule of offloads: which sealed segments, and which tail of the newest one, go to the bucket next. Pure."""
 
 from __future__ import annotations
 

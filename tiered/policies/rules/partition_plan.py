@@ -1,4 +1,4 @@
-"""The plan of one partition while it is made, and what the partitions of a store share: room on the disk."""
+"""`PartitionPlan`: the plan of one partition while it is made; and the room on the disk, which all partitions share."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Which objects have a copy on the local disk: pure, and such that it comes to rest.
+"""The rule of local copies: which objects get a copy on the local disk, and which copies are deleted. Pure.
 
-A copy is made where readers fetched the object again and again, or where its records are of a time that is pinned.
-Nothing makes room for a copy: it is made where there is some, so that no copy displaces another. What was dropped
-is counted anew, from nothing.
+An object gets a copy if readers fetched it often, or if its records are of a time that is pinned. A copy is made only in
+room that is free, so no copy displaces another, and repeated plans end. After a copy is deleted, the fetches of its object
+are counted from zero.
 """
 
 from __future__ import annotations

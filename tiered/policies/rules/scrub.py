@@ -1,4 +1,4 @@
-"""Which objects of a partition a pass looks at: pure. A round looks at each once, in the order of offsets."""
+"""The rule of scrubs: which objects of a partition a pass checks. A round checks each once, in the order of offsets. Pure."""
 
 from __future__ import annotations
 

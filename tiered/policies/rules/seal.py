@@ -1,4 +1,4 @@
-"""Which segment is to be sealed: by the roll rules, or because only sealing lets it go on its way."""
+"""The rule of seals: whether the active segment is sealed, by the roll rules or because an action needs it sealed. Pure."""
 
 from __future__ import annotations
 

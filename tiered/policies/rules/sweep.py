@@ -1,4 +1,4 @@
-"""When the bucket as a whole is swept: pure."""
+"""The rule of sweeps: when the whole bucket is swept. Pure."""
 
 from __future__ import annotations
 
