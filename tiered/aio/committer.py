@@ -44,7 +44,7 @@ class Committer:
         return waiter.future
 
     def _run(self, writer: PartitionWriter) -> None:
-        """Sync a partition as long as somebody waits for it."""
+        """Sync a partition while coroutines wait for it."""
         while waiters := self._taken(writer):
             failed: TieredError | None = None
             try:
@@ -62,7 +62,7 @@ class Committer:
             return waiters
 
     def close(self) -> None:
-        """Start no more threads; those that run end when nobody waits any more."""
+        """Start no more threads; running threads end when no coroutine waits."""
         self._pool.close(wait=False)
         with self._lock:
             left = list(self._waiting)

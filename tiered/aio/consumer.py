@@ -69,7 +69,7 @@ class AsyncConsumer:
         return batch
 
     async def _wait_for_some(self, deadline: float | None) -> bool:
-        """Wait until there are batches to return; False after the deadline. Between its end and theirs nobody else runs."""
+        """Wait until there are batches to return; False after the deadline. No other coroutine runs before the caller goes on."""
         while True:
             await self._fill()
             left = None if deadline is None else deadline - time.monotonic()

@@ -53,7 +53,7 @@ class Threads:
         except asyncio.CancelledError:
             await asyncio.wait([future])
             if not future.cancelled():
-                future.exception()  # nobody is told of it
+                future.exception()  # mark the error as retrieved: no caller is left to get it
             raise
 
     async def result(self, future: asyncio.Future[_Result]) -> _Result:

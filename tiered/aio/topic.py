@@ -72,7 +72,7 @@ class AsyncTopic:
             chosen = partition_of(placing, opened.partitions) if placing else opened.sticky
         writer = opened.writers.get(chosen)
         if writer is None or writer.pending.is_full or writer.pending.lock.locked():
-            # It opens files, or writes a block, or waits for who holds the partition.
+            # The append opens files, writes a block, or waits for the thread that holds the partition.
             appended = await self._threads.run(lambda: append_prepared(opened, record))
         else:
             appended = append_prepared(opened, record)

@@ -1,4 +1,4 @@
-"""The user and host of this process, as documents name who asked for something."""
+"""The user and host of this process, which documents name as the origin of a request."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ class Combiner:
         try:
             self._waiting.append(piece)
             while True:
-                # A piece that came after the leader's last look waits until somebody leads again.
+                # A piece that came after the leader's last check waits until a thread leads again.
                 if self._waiting and self._leader.acquire(blocking=False):
                     self._lead()
                 elif piece.done:
@@ -85,7 +85,7 @@ class _Piece(Generic[_Result]):
         self._woken.acquire()
 
     def wake(self) -> None:
-        with suppress(RuntimeError):  # nobody has waited since the last time
+        with suppress(RuntimeError):  # no thread has waited since the last call
             self._woken.release()
 
     def result(self) -> _Result:

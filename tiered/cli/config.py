@@ -138,7 +138,7 @@ def _other_bucket(settings: Settings, binding: BucketBinding) -> Iterator[str]:
 
 
 def _short_erase(settings: Settings, sources: Sources) -> Iterator[str]:
-    """Raise `ConfigError` for a deadline of erasures that none can meet; yield it as a warning if nobody wrote it."""
+    """Raise `ConfigError` for a deadline of erasures that none can meet; if it is the default, yield a warning."""
     try:
         settings.check_erase()
     except ConfigError as error:

@@ -67,7 +67,7 @@ def open_partition_writer(
         fs=context.fs,
         clock=context.clock,
         store_id=context.store_id,
-        # Nobody reads the transaction log from memory.
+        # No reader takes the transaction log from memory.
         memory=HotMemory(0) if meta.name == TRANSACTIONS_TOPIC else context.memory,
         block_bytes=settings.block_bytes,
         rows_max=settings.sync_every or 1 << 16,

@@ -12,7 +12,7 @@ from .pending_rows import PendingRows
 
 
 class HeldPartition:
-    """A partition whose pending rows are written, and to which nobody else appends; see `PartitionWriter.held`."""
+    """A partition whose pending rows are written, and to which no other thread appends; see `PartitionWriter.held`."""
 
     def __init__(
         self,

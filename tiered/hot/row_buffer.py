@@ -1,7 +1,7 @@
 """Buffers of pending rows: one Python list a column, turned into Arrow columns a block at a time.
 
 An exception between two appends to parallel lists, such as Ctrl-C, would leave them with different lengths, and every
-later key would belong to a wrong value. So whoever adds a row calls `truncate` before it lets an exception pass.
+later key would belong to a wrong value. So code that adds a row calls `truncate` before it lets an exception pass.
 """
 
 from __future__ import annotations

@@ -232,7 +232,7 @@ class Scan:
 
 
 def _records(split: Split) -> int:
-    """Return the number of records of a split, or the most that it may have: of a part of an object nobody knows it."""
+    """Return the number of records of a split; for a part of an object, the most that it may have."""
     if isinstance(split.source, ColdSource):
         stored: int = split.source.field("record_count")
         return min(split.record_count, stored)

@@ -45,7 +45,7 @@ OpenBucket = Callable[[str, ColdOptions], ObjectStore]
 
 
 class _Spare(NamedTuple):
-    """A connection that nobody uses; after ``until``, of the monotonic clock, a server may have closed it."""
+    """An unused connection; after ``until``, of the monotonic clock, the server may have closed it."""
 
     options: ColdOptions
     store: ObjectStore

@@ -120,7 +120,7 @@ class PublishActions:
                 committer = self._claims.committer(handle)
             return self._ship(handle, committer, segment, base, end)
         except Fenced:
-            # Perhaps by another pass of this store. Otherwise this raises who owns the partition.
+            # Perhaps another pass of this store has claimed the partition. If another store has, this raises again.
             committer = self._claims.committer(handle)
             return self._ship(handle, committer, segment, base, end)
 

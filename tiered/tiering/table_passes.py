@@ -75,8 +75,8 @@ class _Table:
 class TablePasses:
     """The live tables of one open store. Thread-safe.
 
-    No lock of passes is taken: whoever commits has read the heads after the last version, and writers that meet find each
-    other's version.
+    It takes no lock of passes: a publication reads the heads after the last version, and creating a version fails if another
+    writer has created it.
     """
 
     def __init__(self, context: StoreContext, topics: OpenTopics, claims: Claims, pauses: Pauses) -> None:

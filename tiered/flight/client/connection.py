@@ -21,12 +21,12 @@ from ..wire.proof import Call, Proofs
 from ..wire.values import decode_answer, encode_action
 
 _T = TypeVar("_T")
-# A server that stands still is found out by pings; more of them than one in five minutes it takes for an attack.
+# Pings find a server that hangs. A server takes more than one ping in five minutes for an attack.
 _KEEPALIVE = [("grpc.keepalive_time_ms", 310_000), ("grpc.keepalive_timeout_ms", 20_000)]
-# What a stream takes in ahead of its reader. By itself gRPC probes the network for it, and was seen to hold hundreds of
-# MiB for a reader that pauses, at no more speed.
+# How far a stream reads ahead. By default gRPC probes the network, and held hundreds of MiB for a reader that paused,
+# without more speed.
 _AHEAD = [("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", 4 << 20)]
-# After a refused connection gRPC refuses calls by itself, for ever longer: up to two minutes, where a server is back in one.
+# After a refused connection gRPC refuses calls by itself for longer and longer, up to two minutes. A server is back earlier.
 _RECONNECT = [("grpc.initial_reconnect_backoff_ms", 100), ("grpc.max_reconnect_backoff_ms", 1_000)]
 _PAUSE_SECONDS = 0.05
 _PAUSE_SECONDS_MAX = 2.0
@@ -34,7 +34,7 @@ _PASSING = (ServerUnavailable, Backpressure)
 
 
 class Answers:
-    """What a server answers to the batches of a stream."""
+    """The answers of a server to the batches of a stream."""
 
     def __init__(self, reader: fl.FlightMetadataReader, call: Call | None, location: str) -> None:
         self._reader = reader
@@ -42,13 +42,13 @@ class Answers:
         self._location = location
 
     def read(self) -> bytes | None:
-        """Return the next answer; None where the stream has ended.
+        """Return the next answer; None after the end of the stream.
 
         Raises
         ------
         pyarrow.ArrowException
         ServerUnavailable
-            It is not of who was meant.
+            Another process than the expected server answered.
         """
         data = self._reader.read()
         if data is None:
@@ -87,7 +87,7 @@ class Connection:
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
-        """Raise errors of Flight as those of this package; `StoreClosed` is what this end has closed."""
+        """Raise errors of Flight as those of this package; `StoreClosed` means that this client has closed the connection."""
         try:
             with client_errors(self.location):
                 yield
@@ -128,11 +128,11 @@ class Connection:
         Parameters
         ----------
         data
-            Sent behind the arguments.
+            Bytes that follow the arguments.
         seconds
-            How long it may take; 0: as the options say; None: as long as it does.
+            The time limit; 0: that of the options; None: no limit.
         retry
-            Whether it may be done twice.
+            Whether the action may be carried out twice.
         """
         limit = self.options.call_seconds if seconds == 0.0 else seconds
 
@@ -158,7 +158,7 @@ class Connection:
         return self.retried(call)
 
     def rows(self, ticket: bytes) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a split; where the connection is lost between them, it goes on behind those that came."""
+        """Yield the rows of a split; after a lost connection, go on behind the rows that came."""
         left = Ticket.decode(ticket)
         while True:
             begun = left
@@ -174,14 +174,14 @@ class Connection:
                     return
 
     def _rows(self, ticket: bytes) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a ticket; tried again as long as nothing of it has come."""
+        """Yield the rows of a ticket; retry until the first rows have come."""
         stream, batch = self.retried(lambda: self._first(ticket))
         try:
             while batch is not None:
                 yield batch
                 batch = self._next(stream)
         finally:
-            # Else the server would go on to send what nobody reads.
+            # Else the server would go on to send rows.
             stream.cancel()
 
     def _first(self, ticket: bytes) -> tuple[fl.FlightStreamReader, pa.RecordBatch | None]:
@@ -217,7 +217,7 @@ class Connection:
         call: Callable[[], _T],
         passes: Callable[[TieredError], bool] = lambda error: isinstance(error, _PASSING),
     ) -> _T:
-        """Make a call that may be made twice, again and again while what it raises may pass."""
+        """Make a call that may be made twice; repeat it after a temporary error, until ``retry_seconds`` are over."""
         pauses = self.pauses()
         while True:
             try:
@@ -227,7 +227,7 @@ class Connection:
                     raise
 
     def close(self) -> None:
-        """Let go of the server."""
+        """Close the connection; calls in progress raise `StoreClosed`."""
         self._stopping.set()
         with client_errors(self.location):
             self._client.close()

@@ -18,7 +18,7 @@ _POLL_SECONDS = 0.1
 
 
 def followed(topic: TopicState, partition: int, offset: int | None, left: int | None) -> Iterator[Record]:
-    """Yield the records that are there, and those that become durable, `left` of them in all; see `Topic.read`."""
+    """Yield the durable records, and then each that becomes durable, `left` in all; see `Topic.read`."""
     if left == 0:
         return
     found = wait(topic, partition, 0, seconds=0.0)
@@ -43,7 +43,7 @@ def followed(topic: TopicState, partition: int, offset: int | None, left: int | 
 def wait(
     topic: TopicState, partition: int, offset: int, *, seconds: float = _FOLLOW_SECONDS
 ) -> dict[str, Any]:
-    """Wait a little for records from an offset on; return what is durable, and whether the server can wait for more."""
+    """Wait up to `seconds` for durable records from an offset on; return the offsets, and whether the server can wait longer."""
     values = {**topic_ref(topic.meta), "partition": partition, "offset": offset, "seconds": seconds}
     found = topic.connection.action("wait", values)
     topic.grow(found)
@@ -51,12 +51,12 @@ def wait(
 
 
 def check_there(topic: TopicState, log: OffsetRange, offset: int | None) -> int:
-    """Return where reading begins in what a partition has.
+    """Return the offset at which a read begins: `offset`, or the start of the log for None.
 
     Raises
     ------
     OffsetOutOfRange
-        The offset is gone, or beyond the end.
+        The offset is before the start or beyond the end of the log.
     """
     if offset is not None and not log.start <= offset <= log.end:
         missing = "is gone" if offset < log.start else "is not there yet"

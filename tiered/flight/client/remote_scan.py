@@ -1,4 +1,4 @@
-"""A scan that was planned at a server, and its splits."""
+"""`RemoteScan`: a scan that a server planned, and its splits."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from .connection import Connection
 
 @dataclass(frozen=True, slots=True)
 class RemoteSource:
-    """Records that a server has; picklable, and without a secret.
+    """The place of a split at a server; picklable, without a secret.
 
     Attributes
     ----------
     location
         URL of the server.
     base
-        The ticket of the whole scan; that of a split has its partition and offsets.
+        The ticket of the whole scan; the ticket of a split adds its partition and offsets.
     info
-        Where the server's split lies.
+        Where else the records of the split are.
     """
 
     location: str
@@ -47,7 +47,7 @@ class RemoteSplit(Split):
 
     @property
     def ticket(self) -> bytes:
-        """What the server gives the rows for."""
+        """The ticket with which the server gives the rows."""
         ticket = replace(
             self.source.base,
             partition=self.partition,
@@ -57,12 +57,12 @@ class RemoteSplit(Split):
         return ticket.encode()
 
     def direct(self, directory: Path | None) -> Split | None:
-        """Return the same split as one of the bucket or of the local file, or None where only the server has it.
+        """Return the split as one of the bucket or of the local file; None if only the server has the records.
 
         Parameters
         ----------
         directory
-            The store's, where it is here; see `RemoteScan.same_directory`.
+            The store's directory if this process has it too, else None; see `RemoteScan.same_directory`.
         """
         found = self.source.info.direct(self.topic, directory)
         return None if found is None else found.clip(self.start_offset, self.end_offset)
@@ -70,7 +70,7 @@ class RemoteSplit(Split):
 
 @dataclass(frozen=True, slots=True)
 class Restriction:
-    """A condition on rows that the client evaluates, and then the columns and the number of rows that the caller wants."""
+    """A condition that the client evaluates on rows of the server, and the columns and the row limit after it."""
 
     only: Predicate
     columns: tuple[str, ...] | None
@@ -78,16 +78,16 @@ class Restriction:
 
 
 class RemoteScan(Scan):
-    """A `Scan` whose rows come from a server. What it shows was made durable when it was planned.
+    """A `Scan` whose rows come from a server. All of them were durable when it was planned.
 
     Attributes
     ----------
     location : str
         URL of the server.
     instance : Instance or None
-        Of the server, where a store's directory named it; without its secret.
+        The run of the server if ``serving.json`` named it, without its secret.
     plan : PlanInfo
-        The topic, and where bucket and directory of the store lie.
+        The topic, the bucket and the directory of the store.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class RemoteScan(Scan):
 
     @property
     def same_directory(self) -> bool:
-        """Whether the store's directory is here as well: this is the server's host, and its file system."""
+        """Whether this process has the store's directory too, on the server's host and file system."""
         plan = self.plan
         return (
             plan.root is not None
@@ -147,7 +147,7 @@ class RemoteScan(Scan):
 
     @property
     def offsets(self) -> dict[int, tuple[int, int]]:
-        """Start and end offset of each partition as the plan found them."""
+        """Start and end offset of each partition at the time of the plan."""
         return self.plan.ranges
 
     def read(self, split: Split) -> Iterator[pa.RecordBatch]:
@@ -182,7 +182,7 @@ class RemoteScan(Scan):
         return coalesce(limit_rows(rows, self._limit))
 
     def explain(self) -> ScanPlan:
-        """Return how many bytes, records and splits each tier of the server serves."""
+        """Return the bytes, records and splits of each tier of the server."""
         return self._plan({})
 
 
@@ -198,7 +198,7 @@ def _split(location: str, topic: str, endpoint: object) -> RemoteSplit:
 def read_remote_split(
     location: str, ticket: bytes, token: str | None = None, *, tls_roots: bytes | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of one split of a remote scan, in a process that has nothing else of the store.
+    """Yield the rows of one split of a remote scan, in a process that has not opened the store.
 
     Parameters
     ----------

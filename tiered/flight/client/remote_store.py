@@ -257,9 +257,9 @@ def connect(
     Raises
     ------
     ConfigError
-        The URL is none, or the server wants another token.
+        The URL is invalid, or the server needs another token.
     ServerUnavailable
-        Nobody answers there.
+        No server answers.
     """
     return open_remote(url, settings, host, connect_options(settings, token), read_only=read_only)
 
@@ -267,7 +267,7 @@ def connect(
 def open_remote(
     url: str, settings: Settings, host: Host, options: ConnectOptions, *, read_only: bool = False
 ) -> RemoteStore:
-    """Open a store with options that are merged by now."""
+    """Open a store with complete options."""
     connection = Connection(url, options)
     try:
         return RemoteStore(connection, settings, host, read_only)
@@ -277,14 +277,14 @@ def open_remote(
 
 
 def open_noticed(notice: ServingFile, settings: Settings, *, read_only: bool = False) -> RemoteStore:
-    """Open the store whose server its directory names; it has to prove that it is that one, and no token is sent.
+    """Open the store at the server that its ``serving.json`` names. The server must prove its identity; no token is sent.
 
     Raises
     ------
     ConfigError
-        It wants a token that this process has not, or serves something else.
+        The server needs a token that this process lacks, or serves another store.
     ServerUnavailable
-        It does not answer, or somebody else does.
+        The server does not answer, or another process does.
     """
     options = replace(connect_options(settings, None), instance=notice.server)
     store = open_remote(notice.location, settings, Host(), options, read_only=read_only)

@@ -20,18 +20,18 @@ from ..wire.put_messages import PutCommand
 from ..wire.values import count, decode_answer
 from .connection import Connection
 
-# A batch of some thousand large rows goes in pieces, so that neither end holds much of it.
+# A batch of some thousand large rows is sent in pieces, so that neither side holds much of it in memory.
 _PIECE_BYTES = 8 << 20
 _PIECES_KEPT = 4
 
 
 class _Replayed:
-    """Pieces, to be iterated over again as long as few were taken: a stream that is refused is so before it has many.
+    """The pieces of a stream, which can be iterated again while few were taken. A server refuses a stream before it has many.
 
     Attributes
     ----------
     complete
-        Whether all pieces that were taken can be had again.
+        Whether a new iteration gives all pieces that were taken.
     """
 
     def __init__(self, pieces: Iterator[pa.RecordBatch]) -> None:
@@ -53,7 +53,7 @@ class _Replayed:
 class StageClient:
     """Stages and commits at a server; also a context manager.
 
-    Every call can be made again: rows that nobody commits are swept, and a commit that is there already is no error.
+    Every call may be repeated: rows without a commit are swept, and a repeated commit is no error.
     """
 
     def __init__(self, location: str, options: ConnectOptions) -> None:
@@ -61,7 +61,7 @@ class StageClient:
         self.location = self._connection.location
 
     def describe(self, topic: str) -> TopicMeta:
-        """Return what a topic is.
+        """Return the document of a topic.
 
         Raises
         ------
@@ -73,12 +73,12 @@ class StageClient:
     def stage(
         self, meta: TopicMeta, query: str, attempt: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch]
     ) -> Staged:
-        """Send the rows of one attempt; durable at the server when it returns, and in nobody's sight.
+        """Send the rows of one attempt. When it returns they are durable at the server, and no reader sees them.
 
         Raises
         ------
         SchemaMismatch, RecordTooLarge, DiskFull, TopicNotFound, ServerUnavailable, Backpressure
-            Nothing that could be committed is there; try again under another name.
+            The attempt cannot be committed; try again under another name.
         """
         pieces = _Replayed(
             piece for batch in batches for piece in split_batch(batch, _PIECE_BYTES, bytes_bound)
@@ -97,7 +97,7 @@ class StageClient:
         sent = 0
         writer, reader = self._connection.put(command.encode(), schema)
         try:
-            # An error of the batches themselves is the caller's own, whatever its kind.
+            # Errors of the iterator of batches pass unchanged.
             for piece in pieces:
                 with self._stream_errors(writer):
                     writer.write_batch(piece)
@@ -119,7 +119,7 @@ class StageClient:
 
     @contextmanager
     def _stream_errors(self, writer: Any) -> Iterator[None]:
-        """Raise what the server answers to a stream that broke: the write says only that it broke."""
+        """Raise the server's reason for a stream that broke; the write itself does not have it."""
         with client_errors(self.location):
             try:
                 yield
@@ -128,12 +128,12 @@ class StageClient:
                 raise
 
     def commit(self, topic: str, query: str, batch: int, staged: Sequence[Staged]) -> bool:
-        """Put staged rows into the log; see `Staging.commit`. A connection that is lost is tried again.
+        """Put staged rows into the log; see `Staging.commit`. After a lost connection the call is repeated.
 
         Raises
         ------
         ServerUnavailable
-            Whether the batch is there is unknown; the same commit again is right in any case.
+            The outcome is unknown; repeat the same commit.
         TieredError
         """
         body = {
@@ -145,7 +145,7 @@ class StageClient:
         return bool(self._connection.action("commit", body, seconds=None)["appended"])
 
     def abort(self, topic: str, query: str, attempts: Sequence[str]) -> None:
-        """Let staged rows go."""
+        """Drop staged rows."""
         body = {"topic": topic, "query": query, "attempts": list(attempts)}
         self._connection.action("abort", body)
 

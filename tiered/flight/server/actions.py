@@ -1,4 +1,4 @@
-"""The actions of the server: small questions and changes, each a function of the store and its arguments.
+"""The actions of the server: short queries and changes, each a function of the store and its arguments.
 
 The names are the types of Flight actions; arguments and answers are JSON objects.
 """
@@ -248,7 +248,7 @@ def run_action(actions: Mapping[str, Action], store: LocalStore, name: str, valu
     Raises
     ------
     ConfigError
-        There is none of that name, or its arguments are not what it takes.
+        There is no action of that name, or its arguments do not fit.
     """
     action = actions.get(name)
     if action is None:

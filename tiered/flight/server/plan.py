@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def command_of(descriptor: fl.FlightDescriptor) -> ScanCommand:
-    """Return the scan that a descriptor asks for; a path is that of a whole topic.
+    """Return the scan that a descriptor asks for; a path names a topic and asks for all of it.
 
     Raises
     ------
@@ -37,7 +37,7 @@ def command_of(descriptor: fl.FlightDescriptor) -> ScanCommand:
 
 
 def scan_of(topic: LocalTopic, command: ScanCommand) -> Scan:
-    """Take the snapshot; what it shows is durable from here on (promise P2)."""
+    """Take the snapshot; its records are durable (promise P2)."""
     return topic.scan(
         partitions=command.partitions,
         start_offset=command.start_offset,
@@ -52,7 +52,7 @@ def scan_of(topic: LocalTopic, command: ScanCommand) -> Scan:
 
 
 def moment(time_us: int | None) -> object:
-    """Return microseconds as `Topic.scan` takes a time."""
+    """Return microseconds as a timestamp for `Topic.scan`."""
     try:
         return None if time_us is None else to_datetime(time_us)
     except OverflowError:
@@ -73,7 +73,7 @@ def plan_flight(store: LocalStore, descriptor: fl.FlightDescriptor) -> fl.Flight
             replace(
                 base, partition=item.partition, start_offset=item.start_offset, end_offset=item.end_offset
             ).encode(),
-            [],  # where the plan came from
+            [],  # no location: the server that planned
             app_metadata=SplitInfo.of(item).encode(),
         )
         for item in splits
@@ -90,7 +90,7 @@ def plan_flight(store: LocalStore, descriptor: fl.FlightDescriptor) -> fl.Flight
 
 
 def ticket_of(topic: LocalTopic, scan: Scan, command: ScanCommand) -> Ticket:
-    """Return the ticket that all splits of a scan have in common."""
+    """Return the part of a ticket that all splits of a scan share."""
     query = scan.query
     return Ticket(
         topic.name,
@@ -109,7 +109,7 @@ def ticket_of(topic: LocalTopic, scan: Scan, command: ScanCommand) -> Ticket:
 
 
 def plan_info(store: LocalStore, topic: LocalTopic, scan: Scan) -> PlanInfo:
-    """Return what holds for all splits."""
+    """Return the facts that all splits share."""
     places = store.context.tiers.locations
     options = places.cold_options
     return PlanInfo(
@@ -136,6 +136,6 @@ def cut(split: Split, bytes_max: int | None) -> Iterator[Split]:
         if offset > start and size + length > bytes_max and size:
             yield replace(split, start_offset=start, end_offset=offset, bytes=size)
             start, size = offset, 0
-        # What lies before the split's start is not counted, but for the one that holds the start.
+        # Blocks before the start of the split do not count, except the one with the start.
         size = length if offset <= split.start_offset else size + length
     yield split if start == split.start_offset else replace(split, start_offset=start, bytes=size)

@@ -27,7 +27,7 @@ def topic_of(store: LocalStore, ticket: Ticket) -> LocalTopic:
     Raises
     ------
     TopicNotFound
-        It is gone, or another one has its name.
+        The topic was deleted; another one may have its name.
     """
     topic = store.topic(ticket.topic)
     if topic.opened.meta.topic_id != ticket.topic_id:
@@ -56,14 +56,14 @@ def ticket_schema(topic: LocalTopic, ticket: Ticket) -> pa.Schema:
 def ticket_rows(
     store: LocalStore, topic: LocalTopic, ticket: Ticket, check: Callable[[], None]
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows, from whatever tier they are in by now.
+    """Yield the rows, from the tier in which they are now.
 
-    They were durable when the ticket was made, so nothing is flushed for them.
+    They were durable when the ticket was made, so nothing is flushed.
 
     Raises
     ------
     OffsetOutOfRange
-        Retention was faster, or the log ends before the ticket does: it was restored to an earlier time.
+        Retention removed the records, or the log was restored to an earlier time and ends before the ticket.
     CorruptionError, ColdStorageError, StoreClosed
     """
     found = snapshot_partition(

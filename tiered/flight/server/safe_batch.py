@@ -12,21 +12,21 @@ from ...errors import RecordTooLarge, SchemaMismatch
 from ...format.arrow_layouts import to_plain
 from ..wire.batch_size import check_columns, plain_bytes
 
-# Twice the largest record: a client cuts what it sends to far less.
+# Twice the largest record; the batches of a client are far smaller.
 BATCH_BYTES_MAX = 72 << 20
 
 
 def safe_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return the values of a client's batch in plain types, which hold what they should.
+    """Return the values of a client's batch in plain types, validated.
 
     Raises
     ------
     SchemaMismatch
-        The buffers do not hold what they should, or a type is one of those that are not taken over the network.
+        The buffers are invalid, or a type is not accepted over the network.
     RecordTooLarge
     """
     check_columns(batch.schema)
-    # Of the buffers as they came, first of all: whatever looks into them would believe them.
+    # The size of the received buffers comes first: later code trusts their offsets and lengths.
     size = batch.get_total_buffer_size()
     try:
         if size <= BATCH_BYTES_MAX:
@@ -38,5 +38,5 @@ def safe_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
         raise RecordTooLarge(
             f"a batch of {size} bytes is over the limit of {BATCH_BYTES_MAX}: send less at once"
         )
-    # Validation leaves out what null rows of views hold.
+    # The validation skips the null rows of views.
     return pa.RecordBatch.from_arrays(list(map(to_plain, batch.columns)), batch.schema.names)

@@ -30,7 +30,7 @@ def serve(
     tls_key: str | os.PathLike[str] | None = None,
     allow_remote: bool = False,
 ) -> FlightServer:
-    """Serve a store; arguments win over the environment, and that over ``[flight]`` of its settings.
+    """Serve a store; an argument wins over the environment, and that over ``[flight]`` in the settings.
 
     Raises
     ------
@@ -50,7 +50,7 @@ def serve(
     server = FlightServer.open(store, listen or flight.listen or DEFAULT_LISTEN, options)
     if store.web is None:
         try:
-            # As long as the store is open: its metrics are not of this server alone.
+            # It answers as long as the store is open: the metrics are those of the store.
             store.web = answer_over_http(store.watched(), "flight.metrics", flight.metrics)
         except BaseException:
             server.close()
@@ -59,7 +59,7 @@ def serve(
 
 
 def _check_pair(certificate: str | os.PathLike[str], key: str | os.PathLike[str]) -> None:
-    """Raise `ConfigError` for what gRPC would refuse without saying why; pipes, which can be read once, are left to it."""
+    """Raise `ConfigError` for a pair that gRPC would refuse without a reason. Pipes can be read once, so gRPC checks them."""
     if not (Path(certificate).is_file() and Path(key).is_file()):
         return
     try:

@@ -70,7 +70,7 @@ def stage_stream(store: LocalStore, command: PutCommand, reader: Any, writer: An
         raise ConfigError(f"rows are staged for a query, as an attempt: {error}") from None
     staged = stage_of(store).stage(command.topic, query, attempt, batches())
     if not answered(writer, dump({"rows": staged.rows, "bytes": staged.bytes})):
-        # Nobody knows what there is to commit.
+        # The client does not know that the rows are staged, so no commit will name them.
         stage_of(store).abort(command.topic, query, [attempt])
 
 
@@ -86,7 +86,7 @@ def _commit(store: LocalStore, values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _abort(store: LocalStore, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Let staged rows go."""
+    """Drop staged rows."""
     attempts = [text(item) for item in values["attempts"]]
     stage_of(store).abort(text(values["topic"]), text(values["query"]), attempts)
     return {}

@@ -12,14 +12,14 @@ from .proof import HEADER, answer_to, key_of
 
 
 class AccessCheck(fl.ServerMiddlewareFactory):  # type: ignore[misc]
-    """Refuses calls that show neither the token, where there is one, nor that they have it (`proof`).
+    """Refuses calls that have neither the server's token nor the proof that the client has it (`proof`).
 
     Parameters
     ----------
     token
-        None: everybody may come in; but who shows something shows what is right.
+        None: calls without a token are let in. A proof that a call has is checked in any case.
     instance
-        The server's own.
+        This run of the server.
     """
 
     def __init__(self, token: str | None, instance: Instance) -> None:
@@ -54,11 +54,11 @@ class _Proven(fl.ServerMiddleware):  # type: ignore[misc]
 
 
 def _only(headers: dict[str, list[Any]], wanted: str) -> bytes | None:
-    """Return the one value of a header; None where there is none, or more."""
-    found = [value for name, values in headers.items() if name.lower() == wanted for value in values]
-    if len(found) != 1:
+    """Return the value of a header; None if there is none, or more than one."""
+    shown = [value for name, values in headers.items() if name.lower() == wanted for value in values]
+    if len(shown) != 1:
         return None
-    return found[0] if isinstance(found[0], bytes) else str(found[0]).encode("utf-8", "replace")
+    return shown[0] if isinstance(shown[0], bytes) else str(shown[0]).encode("utf-8", "replace")
 
 
 def token_headers(token: str | None) -> list[tuple[bytes, bytes]]:

@@ -19,12 +19,13 @@ _ROW_BYTES = 8  # the timestamp that each row gets
 
 
 def check_columns(schema: pa.Schema) -> None:
-    """Refuse columns whose plain size nothing tells before they are looked into.
+    """Refuse columns whose size in plain types cannot be computed from their schema and buffers.
 
     Raises
     ------
     SchemaMismatch
-        Runs, unions or list views; views, dictionaries or extension types within other types; names that are no text.
+        Run-end encoded columns, unions or list views; views, dictionaries or extension types within other types; names that
+        are not UTF-8.
     """
     try:
         for field in schema:

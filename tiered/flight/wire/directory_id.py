@@ -10,9 +10,9 @@ from pathlib import Path
 
 
 def directory_id(root: str | Path) -> str | None:
-    """Return an id that two processes get alike only for one directory of one running kernel; None if unknown.
+    """Return an id that two processes share only for one directory of one running kernel; None if unknown.
 
-    The host's name would not do: containers of a host have several, and clones of a machine the same.
+    The name of the host is not enough: containers of one host have different names, and clones of a machine have the same.
     """
     boot = _boot_id()
     try:

@@ -7,13 +7,13 @@ from typing import Any
 from ...errors import ConfigError, TieredError, rebuild_error
 from .values import dump, load, text
 
-# An error travels in a header of HTTP/2, as base64 and beside its text, of which 8 KiB are sure to pass.
+# An error travels in a header of HTTP/2, as base64 beside its text. Headers of 8 KiB always pass.
 _ERROR_BYTES_MAX = 4000
 _ERROR_CHARS_MAX = 2000
 
 
 def encode_error(error: TieredError) -> bytes:
-    """Return an error of this package as bytes that give an equal one elsewhere."""
+    """Return an error of this package as bytes; `decode_error` gives an equal one."""
     chars = _ERROR_CHARS_MAX
     while len(found := dump(error_to_json(error, chars))) > _ERROR_BYTES_MAX and chars:
         chars //= 2
@@ -21,7 +21,7 @@ def encode_error(error: TieredError) -> bytes:
 
 
 def decode_error(data: bytes) -> TieredError | None:
-    """Invert `encode_error`; None where the bytes are nothing of the kind."""
+    """Invert `encode_error`; None if the bytes are no error."""
     try:
         return load(data, "error", error_from_json)
     except ConfigError:
@@ -29,11 +29,11 @@ def decode_error(data: bytes) -> TieredError | None:
 
 
 def error_to_json(error: TieredError, chars_max: int = _ERROR_CHARS_MAX) -> dict[str, Any]:
-    """Return an error as plain JSON values; no text of it is longer than `chars_max`."""
+    """Return an error as plain JSON values; each text is cut to `chars_max` characters."""
     return {
         "error": type(error).__name__,
         "message": str(error)[:chars_max],
-        # start and end, retryable, where and position: plain values all of them.
+        # Such as start, end, retryable, where and position, all plain values.
         "attributes": {
             key: value[:chars_max] if isinstance(value, str) else value
             for key, value in vars(error).items()

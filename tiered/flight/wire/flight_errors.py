@@ -24,7 +24,7 @@ def to_flight(error: BaseException) -> fl.FlightError:
     if isinstance(error, fl.FlightError):
         return error
     if not isinstance(error, TieredError):
-        # Its text may hold paths or data that are no business of a client.
+        # Its text may have paths or data that a client must not see.
         log.error("a call failed", exc_info=error)
         error = TieredError("the server failed at this call; its log has why")
     kind = (
@@ -72,14 +72,14 @@ def _advice(location: str, reason: str) -> str:
 
 
 def _takes_no_proxy(location: str) -> bool:
-    """Whether gRPC leaves the proxy out by the end of a host's name; networks such as 10.0.0.0/8 are not looked at."""
+    """Whether gRPC leaves the proxy out by the end of a host's name; networks such as 10.0.0.0/8 are ignored."""
     host = location.partition("://")[2].rpartition(":")[0].strip("[]").lower()
     ends = next((os.environ[name] for name in _NO_PROXIES if os.environ.get(name)), "")
     return any(host.endswith(end) for end in ends.lower().replace(" ", "").split(",") if end)
 
 
 def is_answer(error: pa.ArrowException) -> bool:
-    """Whether an error may be one that a server made up, and not that nobody answers or that it wants a token."""
+    """Whether the error may come from a server that answered. A missing server and a missing token are no answer."""
     if isinstance(error, fl.FlightError) and error.extra_info:
         return True
     return not isinstance(
@@ -106,10 +106,10 @@ def client_errors(location: str) -> Iterator[None]:
 
 @contextmanager
 def server_errors() -> Iterator[None]:
-    """Raise whatever happens as an error of Flight that carries it."""
+    """Raise every error as one of Flight that carries it."""
     try:
         yield
     except GeneratorExit:
         raise
-    except Exception as error:  # noqa: BLE001 (whatever it is, the client has to hear of it)
+    except Exception as error:  # noqa: BLE001 (the client must learn of every error)
         raise to_flight(error) from None

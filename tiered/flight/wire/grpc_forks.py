@@ -11,12 +11,12 @@ _inherited = False
 
 
 def use_grpc() -> None:
-    """Note that this process has a client or a server. To close it is not enough: threads of gRPC linger behind it.
+    """Record that this process uses gRPC. Its threads outlive the clients and servers that are closed.
 
     Raises
     ------
     ConfigError
-        This process was forked from one that had some.
+        This process was forked from one that used gRPC.
     """
     global _used
     if _inherited:

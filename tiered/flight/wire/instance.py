@@ -9,16 +9,16 @@ from typing import Self
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """A running server.
+    """One run of a server.
 
     Attributes
     ----------
     id
-        32 hexadecimal digits, at random.
+        32 random hexadecimal digits.
     asks_token
-        Whether its clients have to have its token.
+        Whether clients need the server's token.
     secret
-        What stands for one otherwise: for those who can read the store's directory.
+        Takes the place of a token if the server asks for none: a process that can read the store's directory has it.
     """
 
     id: str
@@ -27,9 +27,9 @@ class Instance:
 
     @classmethod
     def new(cls, *, asks_token: bool) -> Self:
-        """Return one that there never was."""
+        """Return a new instance."""
         return cls(secrets.token_hex(16), asks_token, None if asks_token else secrets.token_hex(32))
 
     def without_secret(self) -> Self:
-        """Return what may be passed on."""
+        """Return the instance without its secret, for tasks in other processes."""
         return replace(self, secret=None)

@@ -53,12 +53,12 @@ _REGION = re.compile(r"[A-Za-z0-9_-]{0,63}")
 
 @dataclass(frozen=True, slots=True)
 class ScanCommand:
-    """The arguments of `Topic.scan`, timestamps in microseconds, and how large splits may be.
+    """The arguments of `Topic.scan`, with timestamps in microseconds, and the size of splits.
 
     Attributes
     ----------
     split_bytes
-        Splits are cut to about so many stored bytes, between blocks or row groups; None: one a segment or object.
+        Splits are cut to about this many stored bytes, between blocks or row groups; None: one split a segment or object.
     """
 
     topic: str
@@ -96,7 +96,7 @@ class ScanCommand:
 
     @classmethod
     def decode(cls, data: bytes) -> ScanCommand:
-        """Invert `encode`; what is left out has its default."""
+        """Invert `encode`; a missing value has its default."""
 
         def build(values: dict[str, Any]) -> ScanCommand:
             partitions, topic_id = values.get("partitions"), maybe(text, values.get("topic_id"))
@@ -120,18 +120,18 @@ class ScanCommand:
 
 @dataclass(frozen=True, slots=True)
 class Ticket:
-    """One split: records ``[start_offset, end_offset)`` of a partition, and what of them is wanted.
+    """One split: records ``[start_offset, end_offset)`` of a partition, and the query on them.
 
     Attributes
     ----------
     topic_id
-        A topic that was deleted and created again under its name has another.
+        A topic that was deleted and created again has another id.
     columns
-        All of them by name, so that a column that is added later changes nothing.
+        The names of all columns, so that a column that is added later changes nothing.
     limit
-        Rows after which nothing more is wanted of this split.
+        The number of rows after which the split ends.
     dense
-        Whether no record of the topic was ever erased.
+        Whether no record of the topic was ever erased or compacted.
     """
 
     topic: str
@@ -150,7 +150,7 @@ class Ticket:
 
     @property
     def query(self) -> Query:
-        """What the reader filters and narrows by."""
+        """The query on the rows."""
         return Query(
             self.columns,
             self.start_timestamp_us,
@@ -161,7 +161,7 @@ class Ticket:
         )
 
     def behind(self, batch: pa.RecordBatch) -> Ticket:
-        """Return the ticket of what follows a batch of its rows; this one where they do not tell how far that was."""
+        """Return the ticket of the rows after `batch`, or this one if the batch does not show where they begin."""
         if "offset" in self.columns:
             reached = batch.column("offset")[-1].as_py() + 1
         elif self.dense and not self.query.filters:
@@ -224,16 +224,16 @@ class Ticket:
 
 @dataclass(frozen=True, slots=True)
 class SplitInfo:
-    """Where a split lies, for a planner that sends readers straight to the bucket or to the file.
+    """Where the records of a split are, for a planner that sends readers to the bucket or to the file itself.
 
     Attributes
     ----------
     stored_bytes
-        Estimated by share.
+        An estimate: the share of the records in the object or file.
     cold
-        Key and manifest entry of the object that has the split, or None.
+        Key and manifest entry of the object with the split, or None.
     warm
-        Path and segment id of the local file that has it, or None; see `PlanInfo.directory_id`.
+        Path and segment id of the local file with the split, or None; see `PlanInfo.directory_id`.
     """
 
     tier: Tier
@@ -259,13 +259,13 @@ class SplitInfo:
         )
 
     def direct(self, topic: str, directory: Path | None) -> Split | None:
-        """Return the split as a picklable one of the bucket or the file; None where only the server has it.
+        """Return the split as a picklable one of the bucket or the file; None if only the server has the records.
 
         Parameters
         ----------
         directory
-            The store's, where the reader has it, see `PlanInfo.directory_id`: no file elsewhere is opened because a
-            server says so.
+            The store's directory if the reader has it too (`PlanInfo.directory_id`), else None. Only files below it are
+            opened, whatever path the server names.
         """
         source: ColdSource | WarmSource
         if self.cold is not None:
@@ -323,17 +323,17 @@ class SplitInfo:
 
 @dataclass(frozen=True, slots=True)
 class PlanInfo:
-    """What holds for all splits of a plan.
+    """The facts of a plan that all splits share.
 
     Attributes
     ----------
     ranges
-        Start and end offset of each partition as the plan found them, by partition.
+        Start and end offset of each partition at the time of the plan.
     cold_url, endpoint_url, region
-        The bucket and how to reach it, or None; no credentials.
+        The bucket and its endpoint, without credentials, or None.
     directory_id
-        Where the server's store lies, by `flight.wire.directory_id`: a reader that has the same id for the
-        path ``root`` has the same directory of the same running host, and can open the files of warm splits.
+        The id of the store's directory at the server (`flight.wire.directory_id`). A reader that computes the same id for
+        the path ``root`` can open the files of warm splits.
     """
 
     meta: TopicMeta

@@ -20,18 +20,18 @@ _URL = re.compile(r"grpc(?P<tls>\+tls)?://(?P<host>\[[0-9A-Fa-f:.]+\]|[^\[\]:/@?
 
 @dataclass(frozen=True, slots=True)
 class ServeOptions:
-    """What a server asks of its clients.
+    """The options of a server.
 
     Attributes
     ----------
     token
-        Bearer token that every call must show; None: nothing is asked.
+        The bearer token that each call must have; None: no token is needed.
     tls_certificate, tls_key
         PEM; both or none.
     allow_remote
-        Whether to answer other hosts with no token at all.
+        Whether to answer other hosts without a token.
     streams_max
-        Reads and appends under way at a time; more are told to come again (`Backpressure`).
+        The most reads and appends at a time; beyond it a client gets `Backpressure`.
     """
 
     token: str | None = field(default=None, repr=False)
@@ -41,7 +41,7 @@ class ServeOptions:
     streams_max: int = 256
 
     def check(self, host: str) -> None:
-        """Refuse what would let others in by accident.
+        """Refuse options that would let other hosts in by accident.
 
         Raises
         ------
@@ -58,18 +58,18 @@ class ServeOptions:
 
 @dataclass(frozen=True, slots=True)
 class ConnectOptions:
-    """How a client reaches a server.
+    """The options of a client's connection to a server.
 
     Attributes
     ----------
     tls_roots
         PEM of the certificates to trust; None: those of the system.
     call_seconds
-        How long a call may take that only looks; those that wait for a disk or a bucket take what they need.
+        The time limit of a call that changes nothing. A call that waits for a disk or a bucket has no limit.
     retry_seconds
-        For how long a connection that is lost is tried again before `ServerUnavailable` is raised.
+        How long a lost connection is tried again before `ServerUnavailable` is raised.
     instance
-        Of the server, where a store's directory named it: then the token is not sent, and each call is proven.
+        The run of the server that ``serving.json`` named: then no token is sent, and each call has a proof. Else None.
     """
 
     token: str | None = field(default=None, repr=False)
@@ -81,7 +81,7 @@ class ConnectOptions:
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a server listens."""
+    """The address of a server."""
 
     host: str
     port: int
@@ -89,13 +89,13 @@ class Address:
 
     @property
     def location(self) -> str:
-        """The URL of it."""
+        """The URL of the server."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"grpc{'+tls' if self.tls else ''}://{host}:{self.port}"
 
     @classmethod
     def of_url(cls, url: str) -> Address:
-        """Read ``grpc://host:port`` or ``grpc+tls://host:port``.
+        """Parse ``grpc://host:port`` or ``grpc+tls://host:port``.
 
         Raises
         ------
@@ -103,7 +103,7 @@ class Address:
         """
         match = _URL.fullmatch(url)
         if match is None or int(match["port"]) > 65535:
-            # Not the URL itself: who writes a secret into one should not find it in a log.
+            # The message leaves the URL out: a user may have written a secret into it.
             raise ConfigError(
                 "the URL of a server is grpc://host:port or grpc+tls://host:port, with nothing more"
             )
@@ -111,7 +111,7 @@ class Address:
 
     @classmethod
     def to_listen(cls, text: str, *, tls: bool) -> Address:
-        """Read ``host:port``; port 0 is any that is free.
+        """Parse ``host:port``; port 0 means any free port.
 
         Raises
         ------
@@ -134,12 +134,12 @@ def is_loopback(host: str) -> bool:
 
 
 def connect_options(settings: Settings, token: str | None) -> ConnectOptions:
-    """Merge arguments over the environment over settings.
+    """Return the options: an argument wins over the environment, and that over the settings.
 
     Raises
     ------
     ConfigError
-        A file cannot be read, or does not hold what it should.
+        A file cannot be read, or has no certificate.
     """
     flight = settings.flight
     roots = read_file(flight.tls_roots, "flight.tls_roots")
@@ -149,31 +149,32 @@ def connect_options(settings: Settings, token: str | None) -> ConnectOptions:
                 cadata=roots.decode("ascii", "ignore")
             )
         except ssl.SSLError:
-            # gRPC would say that nobody answers.
+            # gRPC would report a server that does not answer.
             raise ConfigError(f"flight.tls_roots: {flight.tls_roots} holds no certificates in PEM") from None
     return ConnectOptions(chosen_token(settings, token), roots)
 
 
 def chosen_token(settings: Settings, token: str | None) -> str | None:
-    """Return the token that is given, else that of the environment, else that of ``flight.token_file``."""
-    found = token if token is not None else os.environ.get(TOKEN_VARIABLE)
-    if found is None:
-        found = read_token(settings.flight.token_file)
-    if found is None:
+    """Return the argument, else the token of the environment, else that of ``flight.token_file``."""
+    if token is None:
+        token = os.environ.get(TOKEN_VARIABLE)
+    if token is None:
+        token = read_token(settings.flight.token_file)
+    if token is None:
         return None
     if not (
-        isinstance(found, str)
-        and found.isascii()
-        and found.isprintable()
-        and found.strip() == found
-        and found
+        isinstance(token, str)
+        and token.isascii()
+        and token.isprintable()
+        and token.strip() == token
+        and token
     ):
         raise ConfigError("a token is printable ASCII with no space around it, and not empty")
-    return found
+    return token
 
 
 def read_token(path: str | os.PathLike[str] | None) -> str | None:
-    """Return the token that a file holds; None for none.
+    """Return the token in a file; None if no file is named.
 
     Raises
     ------
@@ -184,7 +185,7 @@ def read_token(path: str | os.PathLike[str] | None) -> str | None:
 
 
 def read_file(path: str | os.PathLike[str] | None, name: str) -> bytes | None:
-    """Return what a file holds that a setting names; None for none.
+    """Return the bytes of the file that a setting names; None if it names none.
 
     Raises
     ------

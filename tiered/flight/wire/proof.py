@@ -30,18 +30,18 @@ from ...errors import ConfigError, ServerUnavailable
 from .instance import Instance
 
 HEADER = "tiered-proof"
-# A token that a person made up is to take long to guess: some 50 ms a try, and once a server.
+# Makes a token of a person slow to guess: a try takes some 50 ms. A client computes the key once for each run of a server.
 _ROUNDS = 200_000
 
 
 @lru_cache(maxsize=16)
 def key_of(instance: Instance, token: str | None) -> bytes:
-    """Return the key that both ends have.
+    """Return the key that client and server share.
 
     Raises
     ------
     ConfigError
-        There is no token.
+        The server needs a token, and this process has none.
     """
     if instance.asks_token:
         if token is None:
@@ -52,12 +52,12 @@ def key_of(instance: Instance, token: str | None) -> bytes:
     return _mac((instance.secret or "").encode(), "key", instance.id).encode()
 
 
-def _mac(key: bytes, who: str, nonce: str) -> str:
-    return hmac.digest(key, f"{who} {nonce}".encode(), "sha256").hex()
+def _mac(key: bytes, side: str, nonce: str) -> str:
+    return hmac.digest(key, f"{side} {nonce}".encode(), "sha256").hex()
 
 
 def answer_to(key: bytes, shown: str) -> str | None:
-    """Return what a server shows to who showed this; None where that is not as it should be."""
+    """Return the server's proof for a client whose proof is `shown`; None if that proof is wrong."""
     _, nonce, mac = (*shown.split(" "), "", "")[:3]
     ours = hmac.compare_digest(mac.encode("utf-8", "replace"), _mac(key, "client", nonce).encode())
     return _mac(key, "server", nonce) if ours else None
@@ -69,7 +69,7 @@ class Call(fl.ClientMiddleware):  # type: ignore[misc]
     Attributes
     ----------
     proven : bool
-        Whether who answered has the key.
+        Whether the process that answered has the key.
     """
 
     def __init__(self, key: bytes, instance: Instance) -> None:
@@ -88,7 +88,7 @@ class Call(fl.ClientMiddleware):  # type: ignore[misc]
                 self.proven = True
 
     def check(self, location: str) -> None:
-        """Raise `ServerUnavailable` where somebody else answered."""
+        """Raise `ServerUnavailable` if another process answered."""
         if not self.proven:
             raise ServerUnavailable(
                 f"{location} is answered by another process than the server that the store's directory named; what it "
@@ -101,7 +101,7 @@ class _Begun(threading.local):
 
 
 class Proofs(fl.ClientMiddlewareFactory):  # type: ignore[misc]
-    """Has each call of a client proven. Thread-safe."""
+    """Adds a proof to each call of a client, and checks that of the answer. Thread-safe."""
 
     def __init__(self, instance: Instance, token: str | None) -> None:
         super().__init__()

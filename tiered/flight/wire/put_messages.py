@@ -15,14 +15,14 @@ from .values import MESSAGE_BYTES_MAX, PROTOCOL, count, dump, load, maybe, posit
 
 @dataclass(frozen=True, slots=True)
 class PutCommand:
-    """What a stream of batches is for.
+    """The first message of a stream of batches.
 
     Attributes
     ----------
     kind
         ``append``; the server looks its handler up by this name.
     options
-        What the handler of another kind wants to know.
+        The arguments of another handler.
     """
 
     topic: str
@@ -67,24 +67,24 @@ _CONDITIONAL = 2
 
 @dataclass(frozen=True, slots=True)
 class BatchInfo:
-    """How one batch is to be appended; without it: by its keys, and durable before it is acknowledged.
+    """How the server appends a batch. By default keys choose the partitions, and the answer comes once the rows are durable.
 
     Attributes
     ----------
     partition
-        For all of its rows; None: by the key column, row by row.
+        The partition of all rows; None: the key of each row chooses.
     sync
-        As `Topic.append` takes it: True waits for the disk, None as the topic's mode says.
+        As in `Topic.append`: True waits for the disk, None means the topic's mode.
     producer, epoch, sequence
-        Of an idempotent producer: the sequence is that of the first row. All or none.
+        The numbers of an idempotent producer; `sequence` is that of the first row. All three or none.
     session
-        Whether it is a session that `Topic.producer` began: gaps are refused, and its keys choose partitions. Else
-        numbers may jump, and the batch names its partition.
+        Whether `Topic.producer` began the session: then gaps are refused, and keys choose partitions. Else numbers may jump,
+        and the batch names its partition.
     partitions
-        Of the topic when the session began, among which its keys choose; None: of the topic now.
+        The number of partitions when the session began, among which keys choose; None: the number now.
     expected_offset
-        The offset that the only row must get, else the answer is `Conflict`; only with numbers and without a session. A
-        repeat is recognised by its number first.
+        The offset that the only row must get, else the answer is `Conflict`. Only with numbers and without a session. The
+        server recognises a repeat by its number before it compares the offset.
     """
 
     partition: int | None = None
@@ -113,7 +113,7 @@ class BatchInfo:
 
     @classmethod
     def decode(cls, data: bytes) -> BatchInfo:
-        """Invert `encode`; no bytes are the default."""
+        """Invert `encode`; empty bytes give the default."""
 
         def build(values: dict[str, Any]) -> BatchInfo:
             sync = values.get("sync", True)
@@ -149,14 +149,14 @@ def _offset(value: Any) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Ack:
-    """The answer to one batch: where its rows went, in their order, or why none of them was acknowledged.
+    """The answer to one batch: the ranges of its rows in their order, or the error.
 
     Attributes
     ----------
     ranges
-        Partition, start and end; -1 for an offset of a repeat that nobody remembers.
+        Partition, start and end offset; -1 if the batch was a repeat whose offsets are not known any more.
     partitions, schema_id
-        Of the topic by now, so that a client learns that it grew.
+        Of the topic now, so that a client learns of new columns and partitions.
     """
 
     ranges: tuple[tuple[int, int, int], ...] = ()
@@ -192,7 +192,7 @@ class Ack:
 
 
 class Session(NamedTuple):
-    """Of a user's producer: its id, its epoch, and the partitions of the topic when it began."""
+    """A session of a user's producer: its id, its epoch, and the number of partitions when it began."""
 
     producer: str
     epoch: int

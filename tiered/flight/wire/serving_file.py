@@ -1,4 +1,4 @@
-"""The file in a store's directory that names its server, so that readers of the path find the writer by themselves.
+"""``serving.json``: the file in a store's directory that names its server, by which readers of the directory find it.
 
 ``serving.json`` exists while a writer serves, and ``serving.lock`` is held while its socket is open. The file outlives a
 killed writer, a boot of the host and a copy of the directory, so it is only a hint. A client that uses it checks that the
@@ -28,20 +28,20 @@ if TYPE_CHECKING:
 
 SERVING_LOCK = "serving.lock"
 _log = logging.getLogger("tiered.flight")
-# Readers hold the lock for as long as it takes to see that nobody does.
+# A reader that tests whether the lock is held holds it for a moment.
 _LOCK_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class ServingFile:
-    """Who serves a directory.
+    """The contents of ``serving.json``.
 
     Attributes
     ----------
     directory_id
-        Of the directory that is served; see `flight.wire.directory_id`.
+        The id of the served directory; see `flight.wire.directory_id`.
     instance, asks_token, secret
-        See `Instance`. A server of an earlier release says nothing of them.
+        See `Instance`. A server of an earlier release does not write them.
     """
 
     location: str
@@ -53,7 +53,7 @@ class ServingFile:
 
     @property
     def server(self) -> Instance:
-        """The server that this was said by.
+        """The run of the server that wrote the file.
 
         Raises
         ------
@@ -68,7 +68,7 @@ class ServingFile:
 
 
 class Posting:
-    """A notice that stands, and the lock that vouches for it; `post_notice` makes one."""
+    """The ``serving.json`` of a running server, and the lock that it holds meanwhile; `post_notice` makes one."""
 
     def __init__(self, fs: FileSystem, root: Path, lock: FileLock) -> None:
         self._fs = fs
@@ -79,7 +79,7 @@ class Posting:
     def post(
         cls, fs: FileSystem, root: Path, store_id: UUID, location: str, instance: Instance
     ) -> Self | None:
-        """Say that the store at `root` is served; None where that cannot be said, as on a disk that is full."""
+        """Write ``serving.json`` below `root` and take the lock; None if that fails, as on a full disk."""
         values = {
             "location": location,
             "store_id": str(store_id),
@@ -105,7 +105,7 @@ class Posting:
         return cls(fs, root, lock)
 
     def withdraw(self) -> None:
-        """Take the notice back: before the socket is closed."""
+        """Delete ``serving.json``, before the socket is closed."""
         if self._lock.held:
             try:
                 self._fs.unlink(self._root / SERVING_FILE)
@@ -113,7 +113,7 @@ class Posting:
                 _log.info("%s stays: %s", self._root / SERVING_FILE, error)
 
     def release(self) -> None:
-        """Let go of the lock: once the socket is closed."""
+        """Release the lock, once the socket is closed."""
         self._lock.release()
 
     def abandon(self) -> None:
@@ -126,9 +126,9 @@ _posting = threading.Lock()
 
 
 def post_notice(store: LocalStore, location: str, instance: Instance) -> Posting | None:
-    """Say in a store's directory that it is served here, in the place of a server of it that was started before.
+    """Name this server in the store's ``serving.json``, in place of an earlier server of the same store.
 
-    Without effect for a store that is open for reading: its server shows no more than readers see themselves.
+    Without effect for a store that is open for reading: its server has nothing that readers do not find themselves.
     """
     root = store.context.tiers.locations.root
     if root is None or store.writer_lock is None:
@@ -145,7 +145,7 @@ def post_notice(store: LocalStore, location: str, instance: Instance) -> Posting
 
 
 def read_notice(root: Path) -> ServingFile | None:
-    """Return who serves the store at `root`, as far as its directory says so.
+    """Return the contents of ``serving.json`` below `root`, unchecked; None if there is no such file.
 
     Raises
     ------
@@ -174,12 +174,12 @@ def read_notice(root: Path) -> ServingFile | None:
 
 
 def standing_notice(root: Path) -> ServingFile | None:
-    """Return who serves the directory `root`; None where nobody does, whatever a server that was killed has left there.
+    """Return the ``serving.json`` of a running server of the directory `root`; None if there is none, or if its server has ended.
 
     Raises
     ------
     ConfigError
-        The notice is of another directory.
+        The file was written for another directory.
     CorruptionError, UnsupportedFormat, OSError
     """
     notice = read_notice(root)
@@ -192,7 +192,7 @@ def standing_notice(root: Path) -> ServingFile | None:
         try:
             holder = facts_of_holder(root / SERVING_LOCK)
         except PermissionError:
-            return notice  # another user's: only the server itself can tell
+            return notice  # the lock of another user; the server itself must prove that it runs
         if holder is None or holder.get("instance") != notice.instance:
             _log.info("%s is of a server that has ended", root / SERVING_FILE)
             return None

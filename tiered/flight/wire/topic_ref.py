@@ -14,17 +14,17 @@ if TYPE_CHECKING:
 
 
 def topic_ref(meta: TopicMeta) -> dict[str, str]:
-    """Return what an action has to know of a topic: by the name alone it could be done to another one."""
+    """Return the arguments that name a topic in an action: with its id, no later topic of the same name is meant."""
     return {"topic": meta.name, "topic_id": str(meta.topic_id)}
 
 
 def resolve_topic(store: LocalStore, name: str, topic_id: UUID | None) -> LocalTopic:
-    """Return the topic of that name and id; of any id for None, as of clients that know none.
+    """Return the topic of a name and id; None for the id, which some clients do not know, accepts any.
 
     Raises
     ------
     TopicNotFound
-        It is gone, or another one has its name.
+        The topic was deleted; another one may have its name.
     """
     topic = store.topic(name)
     if topic_id is not None and topic.opened.meta.topic_id != topic_id:

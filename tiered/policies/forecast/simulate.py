@@ -231,7 +231,7 @@ def _done(facts: PartitionFacts, action: Action, now_us: int) -> PartitionFacts:
                 facts, erasures=tuple(item for item in marked if item.checked_offset < item.horizon)
             )
         case Compact():
-            # Nobody can say how many records it removes.
+            # The number of records that it removes is unknown.
             compaction = replace(
                 facts.compaction or Compaction(),
                 target_offset=action.end_offset,
