@@ -62,7 +62,7 @@ def explain_topic(watched: Watched, topic: str, partition: int | None = None) ->
     policies = [watched.context.settings.policy_for(name) for name in watched.topics.topic_names()]
     is_full = any(disk.free < floor_bytes(policy, disk.total) for policy in policies)
     problems: list[TieredError] = []
-    known, unknown = watched.survey.gather(
+    with_manifest, without_manifest = watched.survey.gather(
         problems, fence=False, wanted=lambda name: is_full or name == topic
     )
 
@@ -71,8 +71,8 @@ def explain_topic(watched: Watched, topic: str, partition: int | None = None) ->
         return explain(facts, watched.context.settings.policy_for)
 
     explanations = [
-        *explain_partitions(known, watched.context.tiers.has_cold),
-        *explain_partitions(unknown, False),
+        *explain_partitions(with_manifest, watched.context.tiers.has_cold),
+        *explain_partitions(without_manifest, False),
     ]
     return TopicExplanation(
         topic,

@@ -217,7 +217,7 @@ class _Handler(BaseHTTPRequestHandler):
             length = min(int(self.headers.get("Content-Length", "0")), _BODY_BYTES_MAX)
             self.rfile.read(max(0, length))
             catalog = self.server.views.catalog()
-            found = (
+            answer = (
                 None
                 if catalog is None
                 else catalog.answer(self.command, path, self.headers.get("If-None-Match"))
@@ -226,10 +226,10 @@ class _Handler(BaseHTTPRequestHandler):
             log.exception("%s failed", path)
             self._answer_text(500, "this failed; see the log of the daemon")
             return
-        if found is None:
+        if answer is None:
             self._answer_text(503, "no store is open yet; see /readyz")
         else:
-            self._answer(found.status, found.encode(), "application/json", dict(found.headers))
+            self._answer(answer.status, answer.encode(), "application/json", dict(answer.headers))
 
     def _ask_token(self) -> None:
         schemes = {"WWW-Authenticate": 'Basic realm="tiered", Bearer realm="tiered"'}

@@ -108,14 +108,14 @@ class IcebergCatalog:
 
     def _tables(self) -> dict[str, list[TopicMeta]]:
         """Return the topics whose policy wants a table, by the name of the table."""
-        found: dict[str, list[TopicMeta]] = {}
+        topics: dict[str, list[TopicMeta]] = {}
         for name in self._topics.topic_names() if self._context.tiers.has_cold else ():
             if self._context.settings.policy_for(name).table.every is not None:
                 try:
-                    found.setdefault(table_identifier(name), []).append(self._topics.meta(name))
+                    topics.setdefault(table_identifier(name), []).append(self._topics.meta(name))
                 except TopicNotFound:
                     continue  # deleted since it was listed
-        return found
+        return topics
 
     def _table(self, name: str, known: str | None, *, exists: bool) -> Answer:
         topics = self._tables().get(name, [])

@@ -150,8 +150,8 @@ def _next_steps(watched: Watched, figures: list[PartitionFigures]) -> dict[tuple
     if root is None:
         return {}
     # With an unknown manifest, the plan is made as if there were no bucket.
-    known: list[PartitionFacts] = []
-    unknown: list[PartitionFacts] = []
+    with_bucket: list[PartitionFacts] = []
+    without_bucket: list[PartitionFacts] = []
     for item in figures:
         if item.survey is None or item.paused or item.fenced:
             continue
@@ -161,10 +161,10 @@ def _next_steps(watched: Watched, figures: list[PartitionFigures]) -> dict[tuple
             facts = partition_facts(watched.survey.open_segments(survey))
         except (TieredError, OSError):
             continue  # the topic was deleted, or passes cannot read the file either
-        (known if is_known else unknown).append(correct_append_times(facts, context.clock()))
+        (with_bucket if is_known else without_bucket).append(correct_append_times(facts, context.clock()))
     disk = shutil.disk_usage(root)
     steps: dict[tuple[str, int], Step] = {}
-    for partitions, with_cold in ((known, has_cold), (unknown, False)):
+    for partitions, with_cold in ((with_bucket, has_cold), (without_bucket, False)):
         facts_of_all = StoreFacts(tuple(partitions), disk.free, disk.total, with_cold, context.clock())
         for explanation in explain(facts_of_all, context.settings.policy_for):
             due = [piece.next for piece in explanation.pieces if piece.next is not None]

@@ -119,25 +119,25 @@ def _pace(watched: Watched, partitions: list[PartitionFacts]) -> TailPace | None
 def _partition_status(watched: Watched, survey: PartitionSurvey, facts: PartitionFacts) -> PartitionStatus:
     published, hot = survey.published or NOTHING_PUBLISHED, survey.hot
     live = facts.live_segments()
-    known = watched.context.tiers.has_cold and survey.published is not None
+    knows_bucket = watched.context.tiers.has_cold and survey.published is not None
     lag, unreadable = _lag(survey, facts)
     return PartitionStatus(
         topic=facts.topic,
         partition=facts.partition,
         start_offset=facts.start_offset,
         end_offset=facts.end_offset,
-        published_offset=survey.lineage_end if known else None,
+        published_offset=survey.lineage_end if knows_bucket else None,
         hot=TierHoldings(hot.segments, hot.records or 0, hot.bytes or 0) if hot else TierHoldings(),
         warm=TierHoldings(
             len(live), sum(item.record_count for item in live), sum(item.local_bytes for item in live)
         ),
         cold=TierHoldings(published.object_count, published.record_count, published.bytes),
-        lag_records=lag.records if known else None,
-        lag_seconds=lag.seconds(watched.context.clock()) if known else None,
+        lag_records=lag.records if knows_bucket else None,
+        lag_seconds=lag.seconds(watched.context.clock()) if knows_bucket else None,
         problem=_error(survey)
-        or _fence(survey, lag, known)
+        or _fence(survey, lag, knows_bucket)
         or unreadable
-        or (_missing(survey.local, lag.published_offset) or _lost(watched, survey) if known else ""),
+        or (_missing(survey.local, lag.published_offset) or _lost(watched, survey) if knows_bucket else ""),
         scrubbed_us=survey.scrub.completed_us or None,
         damaged=tuple(str(item) for item in survey.damaged) if survey.published is not None else (),
         paused=str(watched.pauses.of(facts.topic) or ""),

@@ -50,20 +50,22 @@ def latest_rows(keys: Scan, tombstone: Predicate | None) -> Predicate:
 def _latest_offsets(keys: Scan, splits: Sequence[Split], kind: pa.DataType) -> Offsets:
     """Return the offsets of the latest rows of one partition, in ascending order."""
     latest = LatestOffsets(kind)
-    kept: Offsets = np.empty(0, np.int64)
+    earlier: Offsets = np.empty(0, np.int64)
     begin = splits[0].start_offset  # of the range of the table
 
     def with_table() -> Offsets:
-        if not len(kept):
+        if not len(earlier):
             return latest.offsets()
         superseded = list(latest.superseded(_rows(keys, splits, begin)))
-        left = np.setdiff1d(kept, np.concatenate(superseded), assume_unique=True) if superseded else kept
+        left = (
+            np.setdiff1d(earlier, np.concatenate(superseded), assume_unique=True) if superseded else earlier
+        )
         return np.concatenate([left, latest.offsets()])
 
     for batch_keys, offsets in _rows(keys, splits, splits[-1].end_offset):
         latest.add(batch_keys, offsets)
         if latest.is_full:
-            kept = with_table()
+            earlier = with_table()
             latest, begin = LatestOffsets(kind), offsets[-1].as_py() + 1
     return with_table()
 

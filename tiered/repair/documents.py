@@ -240,7 +240,7 @@ def repair_bucket_document(context: RepairContext, key: str, topics: list[TopicM
             lineage = bucket_lineage  # a restore was abandoned: its lineage stays in the documents
     if lineage > 1:
         values[LINEAGE] = lineage
-    etag, kept = None, ""
+    etag, damaged_copy = None, ""
     try:
         damaged = store.get(key)
     except ObjectNotFound:
@@ -250,7 +250,7 @@ def repair_bucket_document(context: RepairContext, key: str, topics: list[TopicM
         etag = damaged.etag
         name = f"{DAMAGED_FOLDER}/{uuid4()}-{key.replace('/', '-')}"
         store.put(name, damaged.data, if_none_match=True)
-        kept = f"{store.url.rstrip('/')}/{name}"
+        damaged_copy = f"{store.url.rstrip('/')}/{name}"
     data = encode_document(values)
     try:
         store.put(key, data, if_match=etag, if_none_match=etag is None)
@@ -258,7 +258,7 @@ def repair_bucket_document(context: RepairContext, key: str, topics: list[TopicM
         # After a lost answer, or a retry by the client, only the present content shows whether the write succeeded.
         if not (error.retryable or isinstance(error, PreconditionFailed)) or store.get(key).data != data:
             raise
-    return Repair(where, "wrote the local store's document", "done", kept=kept)
+    return Repair(where, "wrote the local store's document", "done", kept=damaged_copy)
 
 
 def _check_damaged(data: bytes, where: str, topic: str) -> None:

@@ -227,21 +227,21 @@ class _Round:
             _merged_of(check, facts),
         )
         try:
-            kept = rebuild_footer(self._context, damaged)
-            return Repair(problem.where, "rebuilt the footer from its blocks", "done", kept=kept)
+            quarantined = rebuild_footer(self._context, damaged)
+            return Repair(problem.where, "rebuilt the footer from its blocks", "done", kept=quarantined)
         except TieredError as first:
             if not self._context.access.has_cold:
                 raise
             reason = str(first)
         cold = PartitionManifest(self._context.access.object_store, meta.name, meta.topic_id, facts.partition)
         try:
-            kept = fetch_segment(self._context, damaged, cold, meta)
+            quarantined = fetch_segment(self._context, damaged, cold, meta)
         except TieredError as second:
             why = f"its blocks: {reason}; the bucket: {second}"
             return Repair(problem.where, f"repair of: {problem.reason}", "refused", why)
         source = damaged.entry or damaged.merged
         assert source is not None
-        return Repair(problem.where, f"fetched again from {source.name}", "done", kept=kept)
+        return Repair(problem.where, f"fetched again from {source.name}", "done", kept=quarantined)
 
 
 def _entry_of(check: SegmentCheck, facts: Evidence) -> ObjectEntry | None:

@@ -85,18 +85,18 @@ class Claims:
         self.store.check_restores()
         announced = self.store.is_announced(handle.meta)
         self.announce(handle)
-        known = self._committers.get(handle.key)
+        present = self._committers.get(handle.key)
         if handle.key in self._without_lineage:
             self._write_lineage(handle)
-        if known is not None and announced and not fresh:
-            return known
-        if known is not None:
+        if present is not None and announced and not fresh:
+            return present
+        if present is not None:
             loaded = handle.manifest.load()
-            if loaded is not None and loaded.head.epoch == known.epoch:
-                return known
+            if loaded is not None and loaded.head.epoch == present.epoch:
+                return present
         with self.partition_lock(handle):
             other = self._committers.get(handle.key)
-            if other is not None and other is not known:
+            if other is not None and other is not present:
                 return other  # another thread claimed meanwhile
             return self._claim(handle)
 

@@ -86,7 +86,7 @@ class ConsumerFacts:
         if self._positions is None:
             return replace(facts, consumers=None)
         try:
-            found = tuple(
+            consumers = tuple(
                 ConsumerFact(item.consumer, item.offset)
                 for item in self._positions
                 if (item.topic_id, item.partition) == (survey.meta.topic_id, facts.partition)
@@ -96,7 +96,7 @@ class ConsumerFacts:
         except (TieredError, OSError) as error:
             self._report(error)
             return replace(facts, consumers=None)
-        return replace(facts, consumers=found)
+        return replace(facts, consumers=consumers)
 
     def _is_in_log(
         self, meta: TopicMeta, facts: PartitionFacts, position: StoredPosition, offset: int

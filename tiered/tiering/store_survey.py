@@ -203,8 +203,8 @@ class StoreSurvey:
 
         Fenced partitions are left out; with `fence`, a partition that belongs to an older lineage is fenced first.
         """
-        known: list[PartitionFacts] = []
-        unknown: list[PartitionFacts] = []
+        with_manifest: list[PartitionFacts] = []
+        without_manifest: list[PartitionFacts] = []
         consumers = self.consumer_facts(problems, durable=fence)
 
         def unread(topic: str, error: TieredError) -> None:
@@ -227,8 +227,8 @@ class StoreSurvey:
                 log.warning("%s/%d is left out: %s", survey.meta.name, survey.partition, error)
                 problems.append(as_tiered_error(error))
             else:
-                (unknown if survey.published is None else known).append(facts)
-        return known, unknown
+                (without_manifest if survey.published is None else with_manifest).append(facts)
+        return with_manifest, without_manifest
 
     def _check(self, survey: PartitionSurvey, *, fence: bool) -> None:
         """Raise if no plan may be made for a partition; with `fence`, fence it if another owner took it over."""

@@ -280,7 +280,7 @@ class PartitionSweeper:
             item.key: item.since_seconds for item in (*plan.due, *plan.left, *plan.waiting, *plan.kept)
         }
         done: list[Orphan] = []
-        kept: list[Orphan] = []
+        refused: list[Orphan] = []
         problem = ""
         for start in range(0, len(plan.due), _BATCH):
             batch = plan.due[start : start + _BATCH]
@@ -292,12 +292,12 @@ class PartitionSweeper:
                 if error.retryable:
                     raise
                 problem = problem or f"{type(error).__name__}: {error}"
-                kept += batch
+                refused += batch
             else:
                 done += batch
         for item in done:
             del self.marks[item.key]
-        swept = replace(plan, due=tuple(done), left=(*kept, *plan.left))
+        swept = replace(plan, due=tuple(done), left=(*refused, *plan.left))
         return replace(self._report(swept), problem=problem)
 
     def preview(self) -> PartSweep:

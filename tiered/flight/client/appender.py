@@ -255,19 +255,21 @@ class Appender:
             self.drain()
             self.raise_failed()
             with self._changed.lock:
-                known, count, last = self._incarnation, len(self._replay), self._replay.end
+                before, count, last = self._incarnation, len(self._replay), self._replay.end
             try:
-                found = self._connection.action("flush", topic_ref(self._meta()), seconds=None)["incarnation"]
+                incarnation = self._connection.action("flush", topic_ref(self._meta()), seconds=None)[
+                    "incarnation"
+                ]
             except TopicNotFound:
                 with self._changed.lock:
                     self._replay.release(last)  # the records were deleted with the topic
                 raise
             with self._changed.lock:
-                if count == 0 or found == known:
+                if count == 0 or incarnation == before:
                     self._replay.release(last)
                     return
                 # The server was killed meanwhile: the thread sends the replay buffer to the next one.
-                if found != self._incarnation:
+                if incarnation != self._incarnation:
                     self._must_replay = True
                     self._idle = False
                     self._changed.notify_all()
@@ -395,13 +397,13 @@ class Appender:
         """Open a stream. If the store was opened anew, send the replay buffer first."""
         self._close_stream()
         facts = self._connection.action("server", {}, retry=False)
-        found = str(facts["incarnation"])
+        incarnation = str(facts["incarnation"])
         # The mode of this server decides which batches go to the replay buffer.
         self._waits = facts["sync"] in ("always", "cold")
         packs = facts.get("packed_rows") == packed_rows.VERSION
-        stream = PutStream(self._connection, meta, found, packs=packs)
+        stream = PutStream(self._connection, meta, incarnation, packs=packs)
         self._stream = stream
-        if self._incarnation != found:
+        if self._incarnation != incarnation:
             for batch in self._replay:
                 stream.send(batch, self._producer)
                 error = stream.answer().error
@@ -412,7 +414,7 @@ class Appender:
                     raise ServerUnavailable(str(error))  # the server ended the stream
                 if error is not None:
                     raise error
-            self._incarnation = found
+            self._incarnation = incarnation
         with self._changed.lock:
             self._must_replay = False
             self._changed.notify_all()

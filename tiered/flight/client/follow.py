@@ -21,23 +21,23 @@ def followed(topic: TopicState, partition: int, offset: int | None, left: int | 
     """Yield the durable records, and then each that becomes durable, `left` in all; see `Topic.read`."""
     if left == 0:
         return
-    found = wait(topic, partition, 0, seconds=0.0)
-    at = check_there(topic, OffsetRange(partition, found["start"], found["end"]), offset)
+    log = wait(topic, partition, 0, seconds=0.0)
+    at = check_there(topic, OffsetRange(partition, log["start"], log["end"]), offset)
     while left is None or left > 0:
         topic.lifecycle.check()
-        found = wait(topic, partition, at)
+        log = wait(topic, partition, at)
         # The next server may have a log that was restored to an earlier time.
-        check_there(topic, OffsetRange(partition, found["start"], found["end"]), at)
-        if found["end"] == at:
-            if not found["waits"]:
+        check_there(topic, OffsetRange(partition, log["start"], log["end"]), at)
+        if log["end"] == at:
+            if not log["waits"]:
                 topic.lifecycle.pause(_POLL_SECONDS)
             continue
         columns = ("offset", "timestamp", *topic.schema.names)
-        ticket = Ticket(topic.name, topic.meta.topic_id, partition, at, found["end"], columns)
+        ticket = Ticket(topic.name, topic.meta.topic_id, partition, at, log["end"], columns)
         for batch in coalesce(limit_rows(topic.connection.rows(ticket.encode()), left)):
             yield from records_in(batch, topic, partition)
             left = None if left is None else left - batch.num_rows
-        at = found["end"]
+        at = log["end"]
 
 
 def wait(

@@ -132,7 +132,7 @@ class RemoteScan(Scan):
 
     def objects(self) -> list[ScanObject]:
         """Return the objects of the bucket that the scan reads, as `Scan.objects` does."""
-        found = []
+        objects = []
         for split in self._splits:
             cold = split.source.info.cold
             if cold is not None:
@@ -140,10 +140,10 @@ class RemoteScan(Scan):
                 start, end = split.start_offset, split.end_offset
                 url = f"{(self.plan.cold_url or '').rstrip('/')}/{key}"
                 whole = (start, end) == (entry.base_offset, entry.end_offset)
-                found.append(
+                objects.append(
                     ScanObject(url, split.partition, start, end, whole, entry.record_count, entry.bytes)
                 )
-        return found
+        return objects
 
     @property
     def offsets(self) -> dict[int, tuple[int, int]]:

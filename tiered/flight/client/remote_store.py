@@ -195,22 +195,22 @@ class RemoteStore(Store):
 
     def status(self) -> StoreStatus:
         self.lifecycle.check()
-        found = self.connection.action("status", {}, seconds=None)
+        values = self.connection.action("status", {}, seconds=None)
         partitions = []
-        for item in found["partitions"]:
+        for item in values["partitions"]:
             tiers = {name: TierHoldings(**item[name]) for name in ("hot", "warm", "cold")}
             partitions.append(PartitionStatus(**{**item, **tiers, "damaged": tuple(item["damaged"])}))
         # A server of an earlier release says nothing of deletions and consumers.
-        behind = found.get("consumers", ())
+        behind = values.get("consumers", ())
         return StoreStatus(
-            found["url"],
-            found["cold_url"],
-            found["disk_free_bytes"],
+            values["url"],
+            values["cold_url"],
+            values["disk_free_bytes"],
             tuple(partitions),
-            tuple(found.get("deletions", ())),
+            tuple(values.get("deletions", ())),
             consumers=None if behind is None else tuple(ConsumerLag(**item) for item in behind),
-            tables=tuple(TableLag(**item) for item in found.get("tables", ())),
-            erasures=tuple(found.get("erasures", ())),
+            tables=tuple(TableLag(**item) for item in values.get("tables", ())),
+            erasures=tuple(values.get("erasures", ())),
         )
 
     def transaction(self, name: str | None = None) -> RemoteTransaction:

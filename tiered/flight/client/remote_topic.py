@@ -242,13 +242,13 @@ class RemoteTopic(Topic):
     def producer(self, producer_id: str) -> RemoteProducer:
         self.lifecycle.check_writable()
         values = {**topic_ref(self.opened.meta), "id": producer_id}
-        found = self.connection.action("producer", values, seconds=None)
+        answer = self.connection.action("producer", values, seconds=None)
         return RemoteProducer(
             self.opened,
             producer_id,
-            found["epoch"],
-            found["next_sequence"],
-            found.get("partitions", self.partitions),
+            answer["epoch"],
+            answer["next_sequence"],
+            answer.get("partitions", self.partitions),
         )
 
     def flush(self) -> None:

@@ -143,7 +143,7 @@ def _wait(store: LocalStore, values: Values) -> dict[str, Any]:
     writer = topic.opened.writers.get(partition)
     if writer is not None and isinstance(seconds, int | float) and seconds > 0:
         writer.wait_beyond(whole(values["offset"]), min(float(seconds), _WAIT_SECONDS_MAX))
-    found = snapshot_partition(
+    snapshot = snapshot_partition(
         store.context.tiers,
         topic.opened.meta,
         partition,
@@ -151,7 +151,7 @@ def _wait(store: LocalStore, values: Values) -> dict[str, Any]:
         end_offset=0,
     )
     waits = writer is not None and writer.fault is None
-    return {"start": found.start_offset, "end": found.end_offset, "waits": waits, **_size(topic)}
+    return {"start": snapshot.start_offset, "end": snapshot.end_offset, "waits": waits, **_size(topic)}
 
 
 def _wait_any(store: LocalStore, values: Values) -> dict[str, Any]:

@@ -66,7 +66,7 @@ def ticket_rows(
         Retention removed the records, or the log was restored to an earlier time and ends before the ticket.
     CorruptionError, ColdStorageError, StoreClosed
     """
-    found = snapshot_partition(
+    snapshot = snapshot_partition(
         store.context.tiers,
         topic.opened.meta,
         ticket.partition,
@@ -74,17 +74,17 @@ def ticket_rows(
         start_offset=ticket.start_offset,
         end_offset=ticket.end_offset,
     )
-    if ticket.end_offset > found.end_offset:
+    if ticket.end_offset > snapshot.end_offset:
         raise OffsetOutOfRange(
             f"offset {ticket.end_offset} of topic {ticket.topic!r} partition {ticket.partition} is not there; the "
-            f"log has {found.start_offset} to {found.end_offset}",
-            start=found.start_offset,
-            end=found.end_offset,
+            f"log has {snapshot.start_offset} to {snapshot.end_offset}",
+            start=snapshot.start_offset,
+            end=snapshot.end_offset,
         )
     rows = read_splits(
         store.context.tiers,
         topic.opened.meta,
-        found.splits,
+        snapshot.splits,
         ticket.query,
         check=check,
         eager=ticket.limit is None,

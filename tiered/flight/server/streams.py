@@ -110,10 +110,10 @@ class Streams:
 
 def cut_connections(port: int, peer: str | None = None) -> None:
     """Shut the connections of all clients to a port, or of one client: gRPC would wait for them for ever."""
-    for found in connections(port):
+    for connection in connections(port):
         with suppress(OSError):
-            if peer is None or _name(found.getpeername()) == _plain(peer):
-                found.shutdown(socket.SHUT_RDWR)
+            if peer is None or _name(connection.getpeername()) == _plain(peer):
+                connection.shutdown(socket.SHUT_RDWR)
 
 
 def connections(port: int) -> Iterator[socket.socket]:
@@ -122,14 +122,17 @@ def connections(port: int) -> Iterator[socket.socket]:
         with suppress(OSError, ValueError):
             copy = os.dup(int(name))
             try:
-                found = socket.socket(fileno=copy)
+                connection = socket.socket(fileno=copy)
             except OSError:
                 os.close(copy)  # a file, a pipe
                 continue
-            with found:
-                if found.family in (socket.AF_INET, socket.AF_INET6) and found.getsockname()[1] == port:
-                    found.getpeername()  # raises for a listening socket
-                    yield found
+            with connection:
+                if (
+                    connection.family in (socket.AF_INET, socket.AF_INET6)
+                    and connection.getsockname()[1] == port
+                ):
+                    connection.getpeername()  # raises for a listening socket
+                    yield connection
 
 
 def _name(address: tuple[str, int]) -> str:

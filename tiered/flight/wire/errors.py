@@ -15,9 +15,9 @@ _ERROR_CHARS_MAX = 2000
 def encode_error(error: TieredError) -> bytes:
     """Return an error of this package as bytes; `decode_error` gives an equal one."""
     chars = _ERROR_CHARS_MAX
-    while len(found := dump(error_to_json(error, chars))) > _ERROR_BYTES_MAX and chars:
+    while len(data := dump(error_to_json(error, chars))) > _ERROR_BYTES_MAX and chars:
         chars //= 2
-    return found
+    return data
 
 
 def decode_error(data: bytes) -> TieredError | None:
@@ -53,9 +53,9 @@ def error_from_json(values: dict[str, Any]) -> TieredError:
 
 
 def _kinds() -> dict[str, type[TieredError]]:
-    found, open_ = {}, [TieredError]
+    kinds, open_ = {}, [TieredError]
     while open_:
         kind = open_.pop()
-        found[kind.__name__] = kind
+        kinds[kind.__name__] = kind
         open_ += kind.__subclasses__()
-    return found
+    return kinds

@@ -106,20 +106,20 @@ class Forecast:
     def _sealed(self, segment: SegmentFact) -> Iterator[Due]:
         if segment.sealed or not segment.newest:
             return
-        roll, offload, kept = self._policy.roll, self._policy.offload, self._policy.retention
+        roll, offload, retention = self._policy.roll, self._policy.offload, self._policy.retention
         dues = []
         if roll.bytes is not None and segment.local_bytes >= roll.bytes:
             dues.append(Due(ALWAYS, Seal.kind, f"roll.bytes {approximate_size(roll.bytes)}"))
         if roll.age is not None:
             due_us = segment.created_us + to_us(roll.age)
             dues.append(Due(due_us, Seal.kind, f"roll.age {format_duration(roll.age)}"))
-        if kept.age is not None:
+        if retention.age is not None:
             due_us = max(
-                retention_stamp_us(self._policy, segment) + to_us(kept.age),
+                retention_stamp_us(self._policy, segment) + to_us(retention.age),
                 unread_until_us(self._facts, self._policy, segment),
                 self._reached(segment.base_offset)[0],
             )
-            dues.append(Due(due_us, Seal.kind, f"retention.age {format_duration(kept.age)}"))
+            dues.append(Due(due_us, Seal.kind, f"retention.age {format_duration(retention.age)}"))
         if self._has_cold and offload.tail_interval is None and offload.after is not None:
             due_us = segment.last_append_us + to_us(offload.after)
             dues.append(Due(due_us, Seal.kind, f"offload.after {format_duration(offload.after)}"))
@@ -132,7 +132,7 @@ class Forecast:
         """Note for each run of offsets from when on all of it is behind the start offset."""
         facts, rule = self._facts, self._policy.retention
         spans = facts.spans()
-        kept = sum(span.bytes for span in spans)
+        left_bytes = sum(span.bytes for span in spans)
         active = min(
             (item.base_offset for item in facts.segments if item.newest or not item.sealed), default=NEVER
         )
@@ -144,13 +144,13 @@ class Forecast:
             if rule.age is not None:
                 stamp = retention_stamp_us(self._policy, span)
                 due = stamp + to_us(rule.age), f"retention.age {format_duration(rule.age)}"
-            if rule.bytes is not None and kept - span.bytes >= rule.bytes:
+            if rule.bytes is not None and left_bytes - span.bytes >= rule.bytes:
                 due = ALWAYS, f"retention.bytes {approximate_size(rule.bytes)}"
             unread_us = unread_until_us(facts, self._policy, span)
             if due[0] < unread_us and rule.unless_behind_max is not None:
                 due = unread_us, f"retention.unless_behind_max {format_duration(rule.unless_behind_max)}"
             latest = max(latest, due, key=lambda item: item[0])
-            kept -= span.bytes
+            left_bytes -= span.bytes
             self._ends.append(span.end_offset)
             self._expiry.append(latest)
 
@@ -175,12 +175,12 @@ class Forecast:
         after, interval = to_us(rule.after), rule.tail_interval
         tail_us = NEVER if interval is None else facts.tail_shipped_us + to_us(interval)
         cursor, reached = max(facts.published_offset, facts.start_offset), ALWAYS
-        found: list[list[Due]] = []
+        by_segment: list[list[Due]] = []
         sizes = [item.local_bytes if item.sealed and not item.in_manifest else 0 for item in self.segments]
         rest = list(accumulate(reversed(sizes)))[::-1]
         for segment, waiting in zip(self.segments, rest, strict=True):
             dues: list[Due] = []
-            found.append(dues)
+            by_segment.append(dues)
             base, end = segment.base_offset, segment.end_offset
             if not segment.in_manifest:
                 gate = ALWAYS if base <= cursor else self._reached(base)[0]
@@ -198,7 +198,7 @@ class Forecast:
                 passed = ALWAYS if low >= end else min(ripe, tail_us) if durable >= end else ripe
                 reached = max(reached, min(max(gate, passed), self._reached(end)[0]))
             cursor = max(cursor, end)
-        return found
+        return by_segment
 
     # -- evict and compress ----------------------------------------------------------------------
 
@@ -217,10 +217,10 @@ class Forecast:
         sizes = [item.local_bytes for item in self.segments]
         rest = list(accumulate(reversed(sizes)))[::-1]
         reached = ALWAYS
-        found: list[list[Due]] = []
+        by_segment: list[list[Due]] = []
         for segment, local in zip(self.segments, rest, strict=True):
             dues: list[Due] = []
-            found.append(dues)
+            by_segment.append(dues)
             passed = NEVER
             if self.is_evictable(segment):
                 passed, text = NEVER, ""
@@ -233,7 +233,7 @@ class Forecast:
                 if segment.local_bytes:
                     dues.append(Due(max(passed, reached), EvictLocal.kind, text))
             reached = max(reached, min(passed, self._reached(segment.end_offset)[0]))
-        return found
+        return by_segment
 
     def _compressed(self, segment: SegmentFact, evict: Sequence[Due]) -> Iterator[Due]:
         rule, limit = self._policy.compress, self._policy.local_retention.age

@@ -126,32 +126,39 @@ def explain(
     """
     now = facts.now_us if now_us is None else now_us
     plan = make_plan(facts, policy_for, now)
-    found = []
-    for item in facts.partitions:
-        mine = [act for act in plan.actions if (act.topic, act.partition) == (item.topic, item.partition)]
+    explanations = []
+    for partition in facts.partitions:
+        mine = [
+            act
+            for act in plan.actions
+            if (act.topic, act.partition) == (partition.topic, partition.partition)
+        ]
         notes = [
             note
             for note in (*plan.notes, *plan.waiting)
-            if note.startswith(f"{item.topic}/{item.partition}:")
+            if note.startswith(f"{partition.topic}/{partition.partition}:")
         ]
-        policy = policy_for(item.topic)
+        policy = policy_for(partition.topic)
         default_class = facts.storage_class if facts.has_classes else None
-        pieces = _Pieces(item, policy, facts.has_cold, default_class, now, mine).all()
+        pieces = _Pieces(partition, policy, facts.has_cold, default_class, now, mine).all()
         left = [act for act in mine if isinstance(act, Expire) and act.base_offset == act.end_offset]
-        notes += [f"{item.topic}/{item.partition}: files that expired earlier are removed now" for _ in left]
-        found.append(
+        notes += [
+            f"{partition.topic}/{partition.partition}: files that expired earlier are removed now"
+            for _ in left
+        ]
+        explanations.append(
             Explanation(
-                topic=item.topic,
-                partition=item.partition,
+                topic=partition.topic,
+                partition=partition.partition,
                 now_us=now,
-                start_offset=item.start_offset,
-                end_offset=item.end_offset,
+                start_offset=partition.start_offset,
+                end_offset=partition.end_offset,
                 pieces=tuple(pieces),
-                scrub=_scrub(item, policy, now, mine) if facts.has_cold else None,
+                scrub=_scrub(partition, policy, now, mine) if facts.has_cold else None,
                 notes=tuple(notes),
             )
         )
-    return found
+    return explanations
 
 
 class _Pieces:
@@ -233,7 +240,7 @@ class _Pieces:
     def _steps(self, base: int, end: int, segment_id: UUID | None, dues: list[Due]) -> list[Step]:
         """Return the first time of each kind of action, in the order of time."""
         now = self._now_us
-        found = {
+        first_steps = {
             action.kind: Step(action.kind, now, action.reason)
             for action in self._due
             if _touches(action, base, end, segment_id)
@@ -244,15 +251,15 @@ class _Pieces:
         ]
         for due in sorted([*dues, *merged, expiry]):
             if now < due.due_us < NEVER and due.due_us <= expiry.due_us:
-                found.setdefault(due.kind, Step(due.kind, due.due_us, due.rule))
-        return sorted(found.values(), key=lambda step: step.due_us)
+                first_steps.setdefault(due.kind, Step(due.kind, due.due_us, due.rule))
+        return sorted(first_steps.values(), key=lambda step: step.due_us)
 
     def _then(self, segment: SegmentFact, first: Step | None) -> Iterator[Step]:
         """Yield the rest of a segment's life, as it goes if nothing is appended to it any more."""
         if first is None or first.kind == Expire.kind:
             return
         at, kind = first.due_us, first.kind
-        offload, local, kept = self._policy.offload, self._policy.local_retention, self._policy.retention
+        offload, local, retention = self._policy.offload, self._policy.local_retention, self._policy.retention
         last, steps = segment.last_append_us, []
         published = segment.in_manifest or kind == Offload.kind
         will_be_sealed = segment.sealed or kind == Seal.kind
@@ -262,14 +269,14 @@ class _Pieces:
         if published and local.age is not None and kind != EvictLocal.kind and not self._policy.pin.topic:
             due = max(at, last + to_us(local.age), self._forecast.pinned_until(segment))
             steps.append(Step(EvictLocal.kind, due, f"local_retention.age {format_duration(local.age)}"))
-        if kept.age is not None and will_be_sealed:
-            due = max(first.due_us, retention_stamp_us(self._policy, segment) + to_us(kept.age))
-            rule = f"retention.age {format_duration(kept.age)}"
+        if retention.age is not None and will_be_sealed:
+            due = max(first.due_us, retention_stamp_us(self._policy, segment) + to_us(retention.age))
+            rule = f"retention.age {format_duration(retention.age)}"
             unread_us = unread_until_us(self._facts, self._policy, segment)
-            if due < unread_us and kept.unless_behind_max is not None:
+            if due < unread_us and retention.unless_behind_max is not None:
                 due, rule = (
                     unread_us,
-                    f"retention.unless_behind_max {format_duration(kept.unless_behind_max)}",
+                    f"retention.unless_behind_max {format_duration(retention.unless_behind_max)}",
                 )
             steps = [step for step in steps if step.due_us < due]
             steps.append(Step(Expire.kind, due, rule))

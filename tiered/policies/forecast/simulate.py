@@ -98,20 +98,20 @@ class Simulation:
 
     def groups(self) -> list[Group]:
         """Return the steps by kind, topic and rule, in the order of their first times."""
-        found: dict[tuple[str, str, str], Group] = {}
+        groups: dict[tuple[str, str, str], Group] = {}
         for at_us, action in self.steps:
             named = re.search(r"[a-z_]+\.[a-z_]+", action.reason)
             key = action.kind, action.location()[0], named[0] if named else ""
             requests = action.requests.writes + action.requests.reads
-            known = found.get(key) or Group(*key, 0, 0, 0, at_us, at_us)
-            found[key] = replace(
-                known,
-                count=known.count + 1,
-                bytes=known.bytes + action.bytes,
-                requests=known.requests + requests,
+            group = groups.get(key) or Group(*key, 0, 0, 0, at_us, at_us)
+            groups[key] = replace(
+                group,
+                count=group.count + 1,
+                bytes=group.bytes + action.bytes,
+                requests=group.requests + requests,
                 last_us=at_us,
             )
-        return list(found.values())
+        return list(groups.values())
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values: as of `Plan`, with a time for each action, and the groups."""

@@ -44,24 +44,24 @@ def class_moves(
     rule, left = policy.storage_class, BYTES_PER_PASS
     if rule.after is None:
         return
-    for item in facts.objects:
-        source = item.storage_class or default_class
-        if source == rule.name or item.name in rewritten or not _may_move(item, policy, now_us, start_offset):
+    for fact in facts.objects:
+        source = fact.storage_class or default_class
+        if source == rule.name or fact.name in rewritten or not _may_move(fact, policy, now_us, start_offset):
             continue
         if left <= 0:
             return
-        left -= item.bytes
-        age = format_duration(now_us - item.last_append_us, parts=2)
+        left -= fact.bytes
+        age = format_duration(now_us - fact.last_append_us, parts=2)
         yield ChangeClass(
             topic=facts.topic,
             partition=facts.partition,
             segment_id=None,
-            base_offset=item.base_offset,
-            end_offset=item.end_offset,
-            bytes=item.bytes,
-            requests=upload_requests(item.bytes) + COMMIT + Requests(reads=1 + item.bytes // _READ_BYTES),
+            base_offset=fact.base_offset,
+            end_offset=fact.end_offset,
+            bytes=fact.bytes,
+            requests=upload_requests(fact.bytes) + COMMIT + Requests(reads=1 + fact.bytes // _READ_BYTES),
             reason=f"age {age} >= storage_class.after {format_duration(rule.after)}, to {rule.name}",
-            name=item.name,
+            name=fact.name,
             source_class=source,
             storage_class=rule.name,
         )

@@ -27,28 +27,28 @@ def cut(facts: PartitionFacts, policy: Policy, start_offset: int) -> Cut | None:
     # The manifest has to say first where the log begins: before that, the records count as live there.
     if share is None or facts.published_start_offset != start:
         return None
-    item = next((item for item in facts.objects if item.base_offset < start < item.end_offset), None)
+    first = next((first for first in facts.objects if first.base_offset < start < first.end_offset), None)
     # What was moved to a cheaper class is billed there for a least time.
-    if item is None or item.count > 1 or not item.sealed or item.damaged or item.storage_class:
+    if first is None or first.count > 1 or not first.sealed or first.damaged or first.storage_class:
         return None
     # A local file is evicted, compared and repaired by an object that has all of its offsets (promise P5).
     if any(segment.base_offset < start < segment.end_offset for segment in facts.segments):
         return None
-    deleted = (start - item.base_offset) / (item.end_offset - item.base_offset)
+    deleted = (start - first.base_offset) / (first.end_offset - first.base_offset)
     if deleted < share:
         return None
-    live = item.bytes - int(item.bytes * deleted)
+    live = first.bytes - int(first.bytes * deleted)
     # The live part is read to be written, all of it to be compared, and the result once.
-    reads = 6 + (2 * live + item.bytes) // _PROBE_BYTES
+    reads = 6 + (2 * live + first.bytes) // _PROBE_BYTES
     return Cut(
         topic=facts.topic,
         partition=facts.partition,
         segment_id=None,
         base_offset=start,
-        end_offset=item.end_offset,
+        end_offset=first.end_offset,
         bytes=live,
-        cold_bytes_delta=live - item.bytes,
+        cold_bytes_delta=live - first.bytes,
         requests=upload_requests(live) + COMMIT + Requests(reads=reads),
         reason=f"{deleted:.0%} of the object is deleted >= cut.deleted {share:.0%}",
-        names=(item.name,),
+        names=(first.name,),
     )

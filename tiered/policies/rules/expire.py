@@ -77,7 +77,7 @@ def _due(case: PartitionCase) -> Iterator[tuple[Span, str]]:
     """Yield the ranges that are due by age or size, oldest first, with the reason; consumers aside."""
     facts, limit = case.facts, case.policy.retention.bytes
     spans = facts.spans()
-    kept = sum(span.bytes for span in spans)
+    left_bytes = sum(span.bytes for span in spans)
     active = min(
         (item.base_offset for item in facts.segments if item.newest or not item.sealed), default=None
     )
@@ -85,11 +85,11 @@ def _due(case: PartitionCase) -> Iterator[tuple[Span, str]]:
         if active is not None and span.end_offset > active:
             return
         why = case.expired_by_age(span)
-        if why is None and limit is not None and kept - span.bytes >= limit:
-            why = size_reason(kept, "retention.bytes", limit)
+        if why is None and limit is not None and left_bytes - span.bytes >= limit:
+            why = size_reason(left_bytes, "retention.bytes", limit)
         if why is None:
             return
-        kept -= span.bytes
+        left_bytes -= span.bytes
         yield span, why
 
 

@@ -104,21 +104,21 @@ def _growing(run: Sequence[ObjectFact]) -> Iterator[Sequence[ObjectFact]]:
 def _runs(
     objects: Sequence[ObjectFact], policy: Policy, now_us: int, start_offset: int, limits: _Limits
 ) -> Iterator[Sequence[ObjectFact]]:
-    live = [item for item in objects if item.base_offset >= start_offset]
+    live = [fact for fact in objects if fact.base_offset >= start_offset]
     expiring = _expiring_by_bytes(live, policy.retention.bytes)
     run: list[ObjectFact] = []
-    for item in live:
+    for fact in live:
         usable = (
-            item.count == 1
-            and item.base_offset >= expiring
-            and _is_ripe(item, policy, now_us)
-            and not limits.full([item])
+            fact.count == 1
+            and fact.base_offset >= expiring
+            and _is_ripe(fact, policy, now_us)
+            and not limits.full([fact])
         )
-        if run and not (usable and _alike(run[-1], item, policy)):
+        if run and not (usable and _alike(run[-1], fact, policy)):
             yield run
             run = []
         if usable:
-            run.append(item)
+            run.append(fact)
     yield run
 
 

@@ -445,23 +445,23 @@ class Consumer:
         """Return offsets by partition as plain numbers; raise an error unless the log has each of them."""
         if not isinstance(offsets, Mapping):
             raise ConfigError(f"offsets is a dict from partition to offset, not {offsets!r}")
-        found = {}
+        checked = {}
         for given, wanted in offsets.items():
             partition, offset = plain_int(given), plain_int(wanted)
             if type(partition) is not int or partition not in self._positions:
                 raise ConfigError(f"consumer {self.name!r} does not read partition {partition!r}")
             if type(offset) is not int:
                 raise ConfigError(f"an offset is a whole number, not {offset!r}")
-            found[partition] = offset
-        for partition, ends in self._topic.durable_offsets(found).items():
-            if not ends.start <= found[partition] <= ends.end:
+            checked[partition] = offset
+        for partition, ends in self._topic.durable_offsets(checked).items():
+            if not ends.start <= checked[partition] <= ends.end:
                 raise OffsetOutOfRange(
-                    f"offset {found[partition]} is not in topic {self._topic.name!r} partition {partition}, which has "
+                    f"offset {checked[partition]} is not in topic {self._topic.name!r} partition {partition}, which has "
                     f"{ends.start} to {ends.end}",
                     start=ends.start,
                     end=ends.end,
                 )
-        return found
+        return checked
 
     # -- its end ---------------------------------------------------------------------------------
 
