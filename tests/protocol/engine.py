@@ -50,7 +50,9 @@ from tiered.reader.locations import TierLocations
 from tiered.reader.rows import Query
 from tiered.reader.same_log import SameLog
 from tiered.reader.tiers import Tiers
-from tiered.recovery.restore import _Restore, _verify_bucket
+from tiered.recovery import bucket_check
+from tiered.recovery.bucket_check import verify_bucket
+from tiered.recovery.restore import _Restore
 from tiered.settings.settings import Settings
 from tiered.survey.local_segments import LocalSegments
 from tiered.tiering import claims as claims_module
@@ -608,7 +610,7 @@ class ModelRestore(_Restore):
 
 def restore(disk: Disk) -> None:
     """Restore into a disk, as `tiered.restore` does before it opens the store."""
-    _verify_bucket(StoreDocuments(model().store()), None, CLOCK_US, {})
+    verify_bucket(StoreDocuments(model().store()), None, CLOCK_US, {})
     ModelRestore(disk).run()
 
 
@@ -706,7 +708,7 @@ def engine() -> Iterator[pytest.MonkeyPatch]:
             ],
         )
         patch.setattr(partition_handle, "local_segments", _local_segments)
-        for module in (actions, _RESTORE):
+        for module in (actions, bucket_check):
             patch.setattr(module, "schema_to_text", lambda schema: schema)
         for module in (partition_handle, access_module, snapshot):
             patch.setattr(module, "list_segments", _listing)
@@ -738,11 +740,12 @@ def engine() -> Iterator[pytest.MonkeyPatch]:
         patch.setattr(
             whole, "write_start_offset", lambda fs, directory, offset: _disk(directory).write_start(offset)
         )
-        patch.setattr(
-            whole,
-            "_meta",
-            lambda bucket, topic: Meta(topic_id=UUID(topic["id"]), name=topic["name"]),
-        )
+        for module in (bucket_check, whole):
+            patch.setattr(
+                module,
+                "topic_meta",
+                lambda bucket, topic: Meta(topic_id=UUID(topic["id"]), name=topic["name"]),
+            )
         yield patch
 
 

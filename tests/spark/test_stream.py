@@ -27,6 +27,8 @@ from tests.spark.stores import HOUR, ORIGIN_MS, Place, assert_same, expected
 from tests.support.clock import Clock as WallClock
 from tiered.engine.host import Host
 from tiered.flight.client.connection import Connection
+from tiered.recovery import bucket_check
+from tiered.recovery.point_in_time import rewind_head
 from tiered.spark.options import parse_options
 from tiered.spark.source import TieredDataSource
 from tiered.spark.stream.offsets import ration
@@ -588,9 +590,11 @@ def test_a_query_that_looks_at_a_bucket_in_the_middle_of_a_restore_sees_what_it_
         read = stream.latest(read)
         return rewind_head(*arguments, **named)
 
-    module: Any = sys.modules["tiered.recovery.restore"]  # the package has the function by this name
-    rewind_head = module.rewind_head
-    monkeypatch.setattr(module, "rewind_head", looked_at)
+    for module in (
+        bucket_check,
+        sys.modules["tiered.recovery.restore"],
+    ):  # the package has a function of this name
+        monkeypatch.setattr(module, "rewind_head", looked_at)
     at = (clock.now_us - 150_000_000) // 1000
     with tiered.restore(bucket, tmp_path / "new", at=at, settings=settings, host=host) as store:
         assert store.topic("t").offsets()[0].end == 20

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -29,7 +28,7 @@ from uuid import UUID, uuid4
 
 from ..base.caller import whoami
 from ..base.units import format_duration, to_us
-from ..cold.manifest.commit import Committer, next_lineage
+from ..cold.manifest.commit import Committer
 from ..cold.manifest.erasures import limit_horizons
 from ..cold.manifest.partition_manifest import PartitionManifest
 from ..cold.manifest.restores import IntentHolder
@@ -39,18 +38,15 @@ from ..cold.object_store.probe import check_conditional_writes
 from ..cold.upkeep.inspect import read_facts_of_entry
 from ..engine.host import Host
 from ..engine.locations import cold_options
-from ..errors import ColdStorageError, ConfigError, CorruptionError, Fenced, SchemaMismatch, StoreLocked
+from ..errors import ColdStorageError, ConfigError, Fenced, SchemaMismatch, StoreLocked
 from ..format.document import (
     ERASURES_FEATURE,
     FEATURES,
-    TRANSACTIONS_FEATURE,
     decode_document,
     encode_document,
 )
 from ..format.manifest import Head, ObjectEntry
-from ..format.manifest_checks import check_entries
 from ..format.producers import states_before
-from ..format.schema import TRANSACTIONS_TOPIC, schema_to_text
 from ..format.segment_facts import ProducerState
 from ..format.timestamps import timestamp_us, to_datetime
 from ..format.topic_meta import TopicMeta
@@ -72,7 +68,16 @@ from ..warm.filesystem import FileSystem, write_atomically
 from ..warm.mount_check import check_local
 from ..warm.partition_directory import write_lineage, write_start_offset
 from ..warm.segment_writer import SegmentWriter
-from .point_in_time import TopicAt, begins_after, revive_topic, rewind_head, topics_at
+from .bucket_check import (
+    check_manifest,
+    keeps_all_records,
+    restored_topics,
+    topic_meta,
+    utc_text,
+    verify_bucket,
+)
+from .point_in_time import rewind_head
+from .topics_at_time import TopicAt, revive_topic
 
 log = logging.getLogger("tiered.restore")
 
@@ -138,7 +143,7 @@ def restore(
         bucket = StoreDocuments(object_store)
         _check_empty(root)
         verified: dict[str, ObjectEntry] = {}
-        store_id, features = _verify_bucket(bucket, at_us, host.clock(), verified)
+        store_id, features = verify_bucket(bucket, at_us, host.clock(), verified)
         check_conditional_writes(object_store)
         _Restore(bucket, store_id, features, root, binding, host, at_us, verified).run()
     return open_store(root, cold=url, settings=settings, host=host)
@@ -170,80 +175,6 @@ def _check_time(at: object, settings: Settings, host: Host) -> int:
             "objects that are needed. If no sweep has run since, set a longer grace in the settings"
         )
     return at_us
-
-
-def _iso(at_us: int) -> str:
-    return to_datetime(at_us).isoformat().replace("+00:00", "Z")
-
-
-def _verify_bucket(
-    bucket: StoreDocuments, at_us: int | None, now_us: int, verified: dict[str, ObjectEntry]
-) -> tuple[UUID, frozenset[str]]:
-    """Verify all documents and manifests that a restore needs; return the store's id and features.
-
-    Log the partitions that the restore will empty, because they had no objects at `at_us`. Add the orphans that `at_us`
-    needs to `verified`.
-    """
-    emptied: list[str] = []
-    store = bucket.read_store()
-    if store is None:
-        raise ConfigError(f"there is no store at {bucket.store.url}; check the URL")
-    store_id, features = store
-    for topic in _topics(bucket, at_us):
-        meta = topic.meta
-        for partition in range(meta.partitions):
-            cold = PartitionManifest(bucket.store, meta.name, meta.topic_id, partition)
-            loaded = cold.load()
-            if loaded is None and any(bucket.store.list(cold.keys.prefix)):
-                # The first claim makes the head, before anything is uploaded. It may have been made just now.
-                loaded = cold.load()
-                if loaded is None:
-                    where = cold.where(cold.keys.head)
-                    raise CorruptionError("head.json is missing beside objects", where=where)
-            if loaded is not None:
-                _check_manifest(cold, loaded.head, meta, store_id)
-                if at_us is not None and begins_after(cold, loaded.head, at_us):
-                    emptied.append(f"{meta.name}/{partition}")
-                if at_us is not None and loaded.head.committed_us > at_us:
-                    claimed = next_lineage(loaded.head, now_us)
-                    rewind_head(cold, claimed, at_us, now_us, verified, beyond=_goes_beyond(meta, features))
-    if at_us is not None and emptied:
-        when = _iso(at_us)
-        log.warning("nothing of %s was in the bucket by %s: it will be empty", ", ".join(emptied), when)
-    return store_id, features
-
-
-def _topics(bucket: StoreDocuments, at_us: int | None) -> Iterator[TopicAt]:
-    """Yield the topics that are not deleted now, or with `at_us`, were not deleted then."""
-    for name in bucket.names():
-        for topic_id in bucket.topic_ids(name):
-            # A topic's document is written first, and after a deletion its tombstone stays.
-            if bucket.read_topic(name, topic_id) is None:
-                raise CorruptionError(
-                    "topic.json is missing beside objects", where=f"{bucket.store.url}/{name}/{topic_id}"
-                )
-    if at_us is not None:
-        yield from topics_at(bucket, at_us)
-        return
-    for topic in bucket.topics().values():
-        yield TopicAt(_meta(bucket, topic))
-
-
-def _meta(bucket: StoreDocuments, topic: dict[str, Any]) -> TopicMeta:
-    return TopicMeta.from_json(topic, where=f"{bucket.store.url}/{topic.get('name')}/topic.json")
-
-
-def _check_manifest(cold: PartitionManifest, head: Head, meta: TopicMeta, store_id: UUID) -> None:
-    where = cold.where(cold.keys.head)
-    entries = [entry for ref in head.pages for entry in cold.load_page(ref)]
-    problems = check_entries(head, [*entries, *head.inline])
-    if head.store_id != store_id:
-        problems.append(f"it belongs to store {head.store_id}")
-    for schema_id, text in head.schemas.items():
-        if schema_id >= len(meta.schemas) or schema_to_text(meta.schemas[schema_id]) != text:
-            problems.append(f"schema {schema_id} is not the topic's")
-    if problems:
-        raise CorruptionError(f"manifest contradicts itself: {problems[0]}", where=where)
 
 
 def _check_empty(root: Path) -> None:
@@ -321,7 +252,7 @@ class _Restore:
         self._clear()
         write_binding(self._fs, self._root, self._binding)
         self._fs.make_directory(self._root / TOPICS_DIRECTORY)
-        for topic in _topics(self._bucket, self._at_us):
+        for topic in restored_topics(self._bucket, self._at_us):
             self._topic(topic, intent)
         if ERASURES_FEATURE in self._features:
             # Before the store can be opened: later appends take the offsets of records that are lost, and are no business
@@ -357,7 +288,7 @@ class _Restore:
             return None
         at_us = mark.get("at_us")
         if "lineage" in mark and at_us != self._at_us:
-            kind = "of the newest state" if at_us is None else f"to {_iso(at_us)}"
+            kind = "of the newest state" if at_us is None else f"to {utc_text(at_us)}"
             raise ConfigError(
                 f"a restore {kind} was cut short in {self._root}: repeat that one, or restore into another directory"
             )
@@ -379,7 +310,7 @@ class _Restore:
         document = self._bucket.adopt_topic(topic.meta.name, topic.meta.topic_id, lineage)
         if DELETED in document:
             return
-        meta = _meta(self._bucket, document)
+        meta = topic_meta(self._bucket, document)
         self._catalog.write_topic(meta)
         for partition in range(meta.partitions):
             self._partition(meta, partition, intent)
@@ -391,7 +322,7 @@ class _Restore:
         # The claim checks the intent between the head and its PUT: otherwise an overtaken restore would fence the other.
         epoch = self._claim(committer, intent)
         head = committer.survey()[0].head
-        _check_manifest(cold, head, meta, self._store_id)
+        check_manifest(cold, head, meta, self._store_id)
         if dict(head.lineages)[epoch] != head.end_offset:
             raise Fenced(f"{cold.where(cold.keys.head)} was changed by another store during this restore")
         at_us = self._at_us
@@ -403,11 +334,11 @@ class _Restore:
                     at_us,
                     self._host.clock(),
                     self._verified,
-                    beyond=_goes_beyond(meta, self._features),
+                    beyond=keeps_all_records(meta, self._features),
                 )
             )
         end = self._ends[meta.topic_id, partition] = head.end_offset
-        if _goes_beyond(meta, self._features):
+        if keeps_all_records(meta, self._features):
             self._cuts, self._log_end = _cuts(head), end
         directory = self._catalog.partition_directory(meta.name, partition)
         write_lineage(self._fs, directory, epoch)
@@ -460,11 +391,6 @@ def _producers(cold: PartitionManifest, last: ObjectEntry | None, end: int) -> t
         return ()
     # The log may end within the object.
     return states_before(read_facts_of_entry(cold.store, cold.keys.data(last.name), last)[-1].producers, end)
-
-
-def _goes_beyond(meta: TopicMeta, features: frozenset[str]) -> bool:
-    """Whether a log is restored with all its records of a time, and those of later times are dropped when the store opens."""
-    return meta.name == TRANSACTIONS_TOPIC and TRANSACTIONS_FEATURE in features
 
 
 def _cuts(head: Head) -> tuple[TransactionsCut, ...]:
