@@ -27,7 +27,7 @@ def test_sparse_rows_go_in_batches_that_the_server_takes(
     remote: tiered.Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nulls count: else hundreds of rows are gathered, refused at once, and all of them lost."""
-    monkeypatch.setattr("tiered.flight.client.remote_topic.BATCH_BYTES_MAX", 64 << 10)
+    monkeypatch.setattr("tiered.flight.client.remote_append.BATCH_BYTES_MAX", 64 << 10)
     topic = remote.create_topic("t", schema=WIDE)
     rows = [{f"c{i}": Decimal(i)} for i in range(300)]
     topic.append_many(rows)
@@ -42,7 +42,7 @@ def test_narrow_values_go_in_batches_that_the_server_takes(
     remote: tiered.Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The server counts a byte for each boolean and each struct, of which Arrow needs a bit or none."""
-    monkeypatch.setattr("tiered.flight.client.remote_topic.BATCH_BYTES_MAX", 64 << 10)
+    monkeypatch.setattr("tiered.flight.client.remote_append.BATCH_BYTES_MAX", 64 << 10)
     kind = pa.list_(pa.struct([("a", pa.bool_()), ("b", pa.bool_())]))
     topic = remote.create_topic("t", schema=pa.schema([("c", kind)]))
     value = [{"a": True, "b": None}] * 1000

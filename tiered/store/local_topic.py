@@ -44,8 +44,9 @@ from ..table.table_info import TableInfo
 from ..transactions.positions import own_topic
 from ..transactions.topic_positions import TopicPositions
 from ..transactions.transaction_log import TransactionLog
-from .interface.consumer import Consumer, followed
+from .interface.consumer import Consumer
 from .interface.erasure import Erasure
+from .interface.follow import follow_partitions
 from .interface.producer import Producer
 from .interface.topic import Topic
 from .local_erasure import erasure_of
@@ -238,7 +239,7 @@ class LocalTopic(Topic):
         known = type(partition) is not int or partition in range(self.partitions)
         refresh(self.opened, asks_bucket=not known)
         if follow and partition is None and offset is None and self.partitions > 1:
-            return followed(self, plain_limit(limit))
+            return follow_partitions(self, plain_limit(limit))
         partition, offset = self.opened.check_start(partition, offset)
         return records(self.opened, partition, offset, plain_limit(limit), follow)
 

@@ -17,7 +17,9 @@ _FOLLOW_SECONDS = 1.0
 _POLL_SECONDS = 0.1
 
 
-def followed(topic: TopicState, partition: int, offset: int | None, left: int | None) -> Iterator[Record]:
+def follow_partition(
+    topic: TopicState, partition: int, offset: int | None, left: int | None
+) -> Iterator[Record]:
     """Yield the durable records, and then each that becomes durable, `left` in all; see `Topic.read`."""
     if left == 0:
         return

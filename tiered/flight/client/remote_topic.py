@@ -3,36 +3,23 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from typing import Any, Literal, Never
 
 import pyarrow as pa
 
-from ...engine.append import MANY_ROWS_MIN, PreparedRecord, prepare_record, prepare_records, shares_of
-from ...engine.append_conditional import check_condition
-from ...engine.ingest import (
-    by_partition,
-    cast_batches,
-    check_records,
-    key_presence,
-    plain_batch,
-    plain_records,
-    record_lists,
-)
+from ...engine.append import prepare_record
 from ...engine.read import records_in
-from ...engine.records import Appended, OffsetRange, Record, merge_ranges, report_appended
+from ...engine.records import Appended, OffsetRange, Record
 from ...engine.topics import deletion_beyond_log
 from ...errors import ReadOnly, SchemaMismatch, TieredError
-from ...format.block_rows import split_batch
 from ...format.latest import tombstones_of
 from ...format.predicate import columns_of
 from ...format.record import Headers, check_record_size, key_bytes, partition_of
 from ...format.schema import row_schema
-from ...format.sizes import bytes_bound
 from ...format.timestamps import plain_int, timestamp_us
 from ...format.topic_meta import TopicMeta
-from ...hot.row_buffer import RECORD_OVERHEAD_BYTES, PlainRecords
+from ...hot.row_buffer import RECORD_OVERHEAD_BYTES
 from ...reader.latest import key_column_of, latest_rows
 from ...reader.query import (
     Offsets,
@@ -45,21 +32,20 @@ from ...reader.query import (
 )
 from ...reader.rows import coalesce
 from ...store.interface.consumer import Consumer
-from ...store.interface.consumer import followed as followed_in_all
+from ...store.interface.follow import follow_partitions
 from ...store.interface.topic import Topic
 from ...table.table_info import TableInfo
 from ..wire.messages import ScanCommand, Ticket
-from ..wire.packed_rows import PACKED_BYTES_MAX
 from ..wire.topic_ref import topic_ref
 from ..wire.values import encode_schema
-from .appender import BATCH_BYTES_MAX
-from .follow import check_there, followed
+from .follow import check_there, follow_partition
 from .follow import wait as wait_for_records
-from .pending_batch import PendingBatch, pending_append
+from .pending_batch import pending_append
+from .remote_append import append_batch, append_conditional, append_many, append_record
 from .remote_positions import RemotePositions
 from .remote_producer import RemoteProducer
 from .remote_scan import RemoteScan, Restriction
-from .topic_state import TopicState, body_of_rows
+from .topic_state import TopicState
 
 _CHUNK_ROWS = 1 << 16
 # With more rows, an Arrow batch is faster: packed rows are packed and unpacked by Python.
@@ -109,9 +95,11 @@ class RemoteTopic(Topic):
             check_sync(sync)
         if expected_offset is not None:
             record = prepare_record(opened, value, key, headers, timestamp, partition)
-            return self._append_conditional(record, expected_offset, sync)
+            return append_conditional(opened, record, expected_offset, sync)
         if opened.typed or value.__class__ is not bytes or headers is not None or timestamp is not None:
-            batch, row = self._add(prepare_record(opened, value, key, headers, timestamp, partition), sync)
+            batch, row = append_record(
+                opened, prepare_record(opened, value, key, headers, timestamp, partition), sync
+            )
         else:
             if key is not None and key.__class__ is not bytes:
                 key = key_bytes(key)
@@ -133,111 +121,15 @@ class RemoteTopic(Topic):
             return Appended(batch.partition, batch.offset_of(row))
         return pending_append(batch, row)
 
-    def _append_conditional(
-        self, record: PreparedRecord, expected_offset: int, sync: bool | None
-    ) -> Appended:
-        place, expected = check_condition(self.opened, record, expected_offset)
-        rows = self.opened.new_buffer()
-        rows.add(record.values, record.size if self.opened.typed else record.size + RECORD_OVERHEAD_BYTES)
-        rows.timestamps_us.append(record.timestamp_us)
-        batch = PendingBatch.of_rows(place, sync, rows)
-        batch.expected_offset = expected
-        self.appender.add_batch(batch)
-        return Appended(place, batch.offset_of(0))
-
-    def _add(
-        self, record: PreparedRecord, sync: bool | None, *, more: bool = False
-    ) -> tuple[PendingBatch, int]:
-        place, placing = record.partition, record.partition_key
-        if place is None:
-            place = partition_of(placing, self.partitions) if placing else self.opened.sticky
-        size = record.size if self.opened.typed else record.size + RECORD_OVERHEAD_BYTES
-        batch, row = self.appender.add(place, record.values, record.timestamp_us, size, sync, more=more)
-        if batch.size > self.opened.block_bytes and record.partition is None and not placing:
-            self.opened.sticky = (place + 1) % self.partitions
-        return batch, row
-
     def append_many(self, records: Iterable[bytes | Mapping[str, Any] | Record]) -> list[OffsetRange]:
         self.lifecycle.check_writable()
-        ranges: list[OffsetRange] = []
-        with report_appended(ranges):
-            for chunk in record_lists(records, _CHUNK_ROWS):
-                plain = plain_records(self.opened, chunk) if len(chunk) >= MANY_ROWS_MIN else None
-                if plain is None:
-                    self._append_checked(prepare_records(self.opened, chunk), ranges)
-                elif len(chunk) <= _PACKED_ROWS_MAX and plain.total_bytes <= PACKED_BYTES_MAX:
-                    self._append_plain(plain, ranges)
-                else:
-                    batch = plain_batch(plain.columns, self.schema)
-                    self._append_columns(batch, None, None, None, ranges)
-        return merge_ranges(ranges)
-
-    def _append_plain(self, records: PlainRecords, ranges: list[OffsetRange]) -> None:
-        """Append a few records by columns, a batch of packed rows for each partition."""
-        keyless, batches = self.opened.sticky, []
-        for partition, share in shares_of(self.opened, records, keyless):
-            rows = self.opened.new_buffer()
-            rows.add_plain(share)
-            rows.timestamps_us = share.timestamps_us(self.opened.clock())
-            batches.append(PendingBatch.of_rows(keyless if partition is None else partition, None, rows))
-            self.appender.add_batch(batches[-1])
-            if batches[-1].partition == keyless:
-                self.opened.sticky = (keyless + 1) % self.partitions
-        _wait_for((batch.ranges for batch in batches), ranges)
-
-    def _append_checked(self, records: Iterable[PreparedRecord], ranges: list[OffsetRange]) -> None:
-        """Append checked records one by one."""
-        batches: dict[PendingBatch, list[int]] = {}
-        for record in records:
-            batch, row = self._add(record, None, more=True)
-            batches.setdefault(batch, []).append(row)
-        _wait_for((partial(batch.ranges_at, rows) for batch, rows in batches.items()), ranges)
+        return append_many(self.opened, records)
 
     def append_batch(
         self, data: Any, *, partition: int | None = None, sync: bool | None = None
     ) -> list[OffsetRange]:
         self.lifecycle.check_writable()
-        check_sync(sync)
-        if partition is not None:
-            partition = self.opened.check_partition(partition)
-        ranges: list[OffsetRange] = []
-        with report_appended(ranges):
-            for batch, timestamps in cast_batches(data, self.schema, self.opened.record_bytes_max):
-                if batch.num_rows:
-                    self._append_columns(batch, timestamps, partition, sync, ranges)
-        return merge_ranges(ranges)
-
-    def _append_columns(
-        self, batch: pa.RecordBatch, timestamps: pa.Array | None, partition: int | None, sync: bool | None,
-        ranges: list[OffsetRange],
-    ) -> None:  # fmt: skip
-        body = body_of_rows(batch, timestamps)
-        # Before the first piece is sent.
-        check_records(body, self.opened.record_bytes_max)
-        name = self.opened.key_column
-        keys = batch.column(name) if name is not None else None
-        some_keyed, some_keyless = key_presence(keys)
-        parts: list[tuple[int | None, pa.RecordBatch]]
-        if partition is not None or self.partitions == 1:
-            parts = [(partition or 0, body)]
-        elif not some_keyed:
-            parts = [(None, body)]
-        else:
-            # All rows without a key go to one partition: the rows of a partition keep their order.
-            parts = list(by_partition(body, keys, self.partitions, self.opened.sticky))
-            if some_keyless:
-                self.opened.sticky = (self.opened.sticky + 1) % self.partitions
-        batches = []
-        for place, rows in parts:
-            for piece in split_batch(rows, BATCH_BYTES_MAX, bytes_bound):
-                if place is None:
-                    target = self.opened.sticky
-                    self.opened.sticky = (target + 1) % self.partitions
-                else:
-                    target = place
-                batches.append(PendingBatch.of_arrow(target, sync, piece))
-                self.appender.add_batch(batches[-1])
-        _wait_for((batch.ranges for batch in batches), ranges)
+        return append_batch(self.opened, data, partition, sync)
 
     def producer(self, producer_id: str) -> RemoteProducer:
         self.lifecycle.check_writable()
@@ -362,10 +254,10 @@ class RemoteTopic(Topic):
         self.lifecycle.check()
         limit = plain_limit(limit)
         if follow and partition is None and offset is None and self.partitions > 1:
-            return followed_in_all(self, limit)
+            return follow_partitions(self, limit)
         partition, offset = self.opened.check_start(plain_int(partition), offset)
         return (
-            followed(self.opened, partition, offset, limit)
+            follow_partition(self.opened, partition, offset, limit)
             if follow
             else self._records(partition, offset, limit)
         )
@@ -517,18 +409,3 @@ class RemoteTopic(Topic):
             failed = error
         self.appender.close()
         return failed
-
-
-def _wait_for(waits: Iterable[Callable[[], Sequence[OffsetRange]]], ranges: list[OffsetRange]) -> None:
-    """Wait for all batches of a call, and raise the first error: no flush raises those of the others again.
-
-    `ranges` grows by the ranges of the batches that were appended.
-    """
-    failed: TieredError | None = None
-    for wait in waits:
-        try:
-            ranges += wait()
-        except TieredError as error:
-            failed = failed or error
-    if failed is not None:
-        raise failed

@@ -1,4 +1,4 @@
 """The interface of all stores: abstract `Store`, `Topic`, `Producer`, `Transaction` and `Server`; `Consumer` and `Erasure`.
 
-Other packages import `consumer`, `erasure`, `producer`, `server`, `snapshot`, `store`, `topic` and `transaction`.
+Other packages import `consumer`, `erasure`, `follow`, `producer`, `server`, `snapshot`, `store`, `topic` and `transaction`.
 """

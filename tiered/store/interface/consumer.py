@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import logging
 import os
-import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Mapping
-from itertools import islice
 from typing import NamedTuple, Protocol, Self
 
 import pyarrow as pa
@@ -18,7 +16,6 @@ from ...engine.read import records_in
 from ...engine.records import OffsetRange, Record
 from ...engine.topic_shape import TopicShape
 from ...errors import (
-    ColdStorageError,
     ConfigError,
     OffsetOutOfRange,
     PositionLost,
@@ -485,47 +482,3 @@ class Consumer:
 
     def __repr__(self) -> str:
         return f"<Consumer {self.name!r} of topic {self._topic.name!r}: partitions {', '.join(map(str, self.partitions))}>"
-
-
-class _NoPositions:
-    """Positions of a reader that stores none."""
-
-    def positions(self, consumer: str) -> dict[int, Position]:  # noqa: ARG002
-        return {}
-
-    def begin_session(
-        self,
-        consumer: str,  # noqa: ARG002
-        partitions: Iterable[int],  # noqa: ARG002
-    ) -> tuple[str, dict[int, Position]]:
-        return "", {}
-
-    def commit(
-        self, consumer: str, session: str, offsets: Mapping[int, tuple[int, int]], sync: bool | None
-    ) -> None:
-        raise NotImplementedError
-
-
-def followed(topic: ConsumedTopic, limit: int | None) -> Iterator[Record]:
-    """Yield the records of all partitions from their start offsets on, and those that become durable; see `Topic.read`."""
-    reader, failures = Consumer(topic, _NoPositions(), "read", None, "earliest", "error"), 0
-    left = sys.maxsize if limit is None else limit
-    while left > 0:
-        try:
-            for record in islice(reader, left):
-                failures = 0
-                left -= 1
-                yield record
-        except PositionLost as lost:
-            raise OffsetOutOfRange(
-                f"topic {topic.name!r} partition {lost.partition} was followed up to offset {lost.offset}, and its log has "
-                f"{lost.start} to {lost.end}",
-                start=lost.start,
-                end=lost.end,
-            ) from None
-        except ColdStorageError as error:
-            if not error.retryable:
-                raise
-            failures += 1
-            _log.warning("following %s: %s", topic.name, error)
-            time.sleep(min(_RETRY_SECONDS_MAX, 2.0**failures))
