@@ -1,4 +1,7 @@
-"""Reads over several partitions that see each transaction wholly or not; see `engine.context.Reading`."""
+"""Reads of several partitions that end before a torn transaction, so that they see each transaction wholly or not at all.
+
+`engine.read.whole_snapshots` uses them through `engine.context.Reading`.
+"""
 
 from __future__ import annotations
 
