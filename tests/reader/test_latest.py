@@ -139,6 +139,21 @@ def test_rows_without_a_key_stay_and_a_topic_needs_one(store: Any) -> None:
         plain.scan(latest=True)
 
 
+def test_bounds_hold_for_rows_without_a_key_also_through_a_server(store: Any) -> None:
+    topic = store.create_topic("t", partitions=2)
+    for number in range(20):
+        topic.append(b"v", key=None if number % 3 else f"k{number % 4}", partition=number % 2)
+    bounds = (None, 0, 3, {0: 4}, {0: 2, 1: 6}, 99)
+    with store.serve("127.0.0.1:0") as server, tiered.open(server.location) as remote:
+        for start in bounds:
+            for end in bounds:
+                chosen: dict[str, Any] = {"start_offset": start, "end_offset": end, "latest": True}
+                here, there = topic.scan(**chosen).to_arrow(), remote.topic("t").scan(**chosen).to_arrow()
+                assert there.equals(here)
+                within = topic.scan(start_offset=start, end_offset=end).to_arrow().to_pylist()
+                assert sum(row["key"] is None for row in within) == here["key"].null_count
+
+
 def test_a_column_says_which_keys_are_deleted(tmp_path: Path, clock: Clock) -> None:
     settings = stepwise(compact_keys={"after": "1h", "deleted": "gone"})
     schema = pa.schema([("id", pa.int64()), ("gone", pa.bool_())])

@@ -23,6 +23,7 @@ from ...hot.row_buffer import RECORD_OVERHEAD_BYTES
 from ...reader.latest import key_column_of, latest_rows
 from ...reader.query import (
     Offsets,
+    bound,
     check_sync,
     clamp_to_int64,
     plain_bounds,
@@ -196,8 +197,13 @@ class RemoteTopic(Topic):
         )
         tombstone = tombstones_of(meta, None)
         only = latest_rows(keys, tombstone)
-        starts = {partition: start for partition, (start, _) in keys.offsets.items()}
-        ends = {partition: end for partition, (_, end) in keys.offsets.items()}
+        # `keys.offsets` are the ends of the log, and a row without a key is bounded by nothing else.
+        first, last = plain_bounds(meta, start_offset), plain_bounds(meta, end_offset)
+        starts, ends = {}, {}
+        for partition, (start, end) in keys.offsets.items():
+            low, high = bound(first, partition), bound(last, partition)
+            starts[partition] = start if low is None else low
+            ends[partition] = end if high is None else min(high, end)
         wanted = query_of(meta, None, None, None, columns).columns
         used = [name for name in columns_of(only) if name != "partition"]
         fetched = None if wanted is None else list(dict.fromkeys((*wanted, *used)))
