@@ -8,11 +8,14 @@ import os
 import signal
 import tempfile
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import pytest
+import typer.main
+import typer.testing
 from hypothesis import HealthCheck, settings
 
 import tiered
@@ -123,6 +126,14 @@ def aws_environment() -> Iterator[pytest.MonkeyPatch]:
         patch.setattr("tiered.cold.object_store.probe.RACES", 0)
         share_models()
         yield patch
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_application() -> Iterator[None]:
+    """Let typer make the commands once, not at every call: 25 of them take 50 ms."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(typer.testing, "_get_command", cache(typer.main.get_command))
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -4,28 +4,17 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Callable, Iterator
-from functools import cache
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-import typer.main
-import typer.testing
 from typer.testing import CliRunner, Result
 
 from tests.cli.commands import PROGRAM
 from tests.support import fork_server
 from tests.support.paths import ROOT
 from tiered.cli import app
-
-
-@pytest.fixture(scope="session", autouse=True)
-def one_application() -> Iterator[None]:
-    """Let typer make the commands once, not at every call: 25 of them take 50 ms."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(typer.testing, "_get_command", cache(typer.main.get_command))
-        yield
 
 
 @pytest.fixture(autouse=True)

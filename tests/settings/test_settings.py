@@ -136,6 +136,11 @@ def test_model_validate_reads_no_environment(monkeypatch: pytest.MonkeyPatch) ->
     assert Settings.load().store.sync == "always"
 
 
+def test_the_environment_may_be_in_small_letters(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("tiered_store__sync", "always")
+    assert Settings.load().store.sync == "always"
+
+
 def test_arguments_win_over_environment_over_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write(tmp_path, '[store]\nsync = "never"\nblock_bytes = "2MiB"\npath = "/file"\n')
     monkeypatch.setenv("TIERED_STORE__SYNC", "always")

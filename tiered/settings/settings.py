@@ -243,6 +243,8 @@ class _Environment(BaseSettings):
 
 
 def _read_environment() -> dict[str, Any]:
+    if not any(name.upper().startswith(_ENV_PREFIX) for name in os.environ):
+        return {}  # which took a fifth of the time to open a store
     try:
         source = EnvSettingsSource(_Environment, env_prefix=_ENV_PREFIX, env_nested_delimiter="__")
         return dict(source())

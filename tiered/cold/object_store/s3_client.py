@@ -18,7 +18,6 @@ import botocore.session
 from botocore import exceptions as boto
 from botocore.config import Config
 from botocore.credentials import ProcessProvider
-from botocore.loaders import create_loader
 
 from ...errors import ColdStorageError, ConfigError, CorruptionError
 from ...format.checksum import crc32c
@@ -29,9 +28,9 @@ from .protocol import GET_BYTES_MAX, Bytes
 from .request_counters import RequestCounters
 from .s3_deadline import make_patient
 from .s3_errors import RAISED, is_throttle, refuses_keys, status_of, translate
+from .s3_session import new_session
 from .throttle import PacedBody, Throttle
 
-_DESCRIPTIONS = create_loader()
 # Without credentials, a search for them waits for services that do not answer.
 _SEARCH_AGAIN_SECONDS = 10.0
 _PAUSE_SECONDS = 0.1
@@ -335,9 +334,7 @@ def etag_of(answer: Any, where: str, *, retryable: bool = False) -> str:
 
 
 def _make_client(options: ColdOptions) -> Any:
-    # One session a client, as sessions are not thread-safe. They share the description of S3, whose loading takes four
-    # fifths of the time to connect; boto3's sessions cannot.
-    session = botocore.session.Session()
+    session = new_session()
     config = Config(
         # By itself the SDK puts its name together twice a request, in a tenth of the request's time.
         user_agent=f"tiered/{VERSION} {session.user_agent()}",
@@ -351,7 +348,6 @@ def _make_client(options: ColdOptions) -> Any:
         request_checksum_calculation="when_required",
         response_checksum_validation="when_required",
     )
-    session.register_component("data_loader", _DESCRIPTIONS)
     if options.region is not None:
         session.set_config_variable("region", options.region)  # also for the services that issue credentials
     if options.access_key is None:

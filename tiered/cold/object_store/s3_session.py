@@ -1,0 +1,31 @@
+"""A session of botocore for each client, as sessions are not thread-safe; made of what they can share.
+
+Reading the description of S3 takes four fifths of the time to connect, and registering the SDK's own handlers half of
+the rest. boto3's sessions can share neither.
+"""
+
+from __future__ import annotations
+
+import copy
+from functools import cache
+
+from botocore.hooks import HierarchicalEmitter
+from botocore.loaders import create_loader
+from botocore.session import Session
+
+_DESCRIPTIONS = create_loader()
+
+
+def new_session() -> Session:
+    """Return a session that nobody else has."""
+    session = Session(event_hooks=copy.copy(_handlers()), include_builtin_handlers=False)
+    session.register_component("data_loader", _DESCRIPTIONS)
+    return session
+
+
+@cache
+def _handlers() -> HierarchicalEmitter:
+    """Return the handlers that each session registers by itself; whoever changes them copies them."""
+    handlers = HierarchicalEmitter()
+    Session(event_hooks=handlers)
+    return handlers
