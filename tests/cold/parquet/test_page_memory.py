@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -94,7 +96,8 @@ def repeated(text: str, count: int) -> pa.DictionaryArray:
 
 
 def test_a_value_that_unpacks_to_more_than_any_record_is_refused() -> None:
-    data = written(table_of(value=pa.array([bytes(300 * MIB)])), use_dictionary=False)
+    plain = {"use_dictionary": False, "write_statistics": False}
+    data = written(table_of(value=pa.array([bytes(300 * MIB)])), **plain)
     assert len(data) < 64 * 1024
     refused(data, "value", pa.binary(), "before compression")
 
@@ -305,26 +308,33 @@ SMALL_TYPES = {
     "int64": pa.int64(),
     "float": pa.float32(),
 }
+
+
+def small(name: str) -> pa.Array:
+    return pa.array(np.resize(np.array(SMALL[name], object), MANY).tolist(), SMALL_TYPES[name])
+
+
 MANY = 60_000
-COLUMNS: dict[str, pa.Array] = {
-    **{name: pa.array(np.resize(np.array(values, object), MANY).tolist(), SMALL_TYPES[name]) for name, values in SMALL.items()},
-    "random": pa.array(np.random.default_rng(3).integers(-(1 << 62), 1 << 62, MANY)),
-    "decimal": pa.array(range(MANY), pa.int64()).cast(pa.decimal128(38, 0)),
-    "nothing": pa.nulls(MANY, pa.string()),
-    "empty": pa.array([""] * MANY),
-    "text": pa.array([f"text {i % 9 if i % 2 else i}" for i in range(MANY)]),
-    "binary": pa.array([bytes([i % 251]) * (i % 50) for i in range(MANY)]),
-    "flags": pa.array([[True, False] * (i % 9) for i in range(MANY)], pa.list_(pa.bool_())),
-    "lists": pa.array([[[]] * (i % 30) for i in range(MANY)], pa.list_(pa.list_(pa.int8()))),
-    "map": pa.array([[("k", i % 2 == 0)] * (i % 4) for i in range(MANY)], pa.map_(pa.string(), pa.bool_())),
-    "struct": pa.array([None if i % 3 else {f"f{n}": True for n in range(9)} for i in range(MANY)], pa.struct([(f"f{n}", pa.bool_()) for n in range(9)])),
+# Made where they are needed: each process of a run imports this file.
+COLUMNS: dict[str, Callable[[], pa.Array]] = {
+    **{name: partial(small, name) for name in SMALL},
+    "random": lambda: pa.array(np.random.default_rng(3).integers(-(1 << 62), 1 << 62, MANY)),
+    "decimal": lambda: pa.array(range(MANY), pa.int64()).cast(pa.decimal128(38, 0)),
+    "nothing": lambda: pa.nulls(MANY, pa.string()),
+    "empty": lambda: pa.array([""] * MANY),
+    "text": lambda: pa.array([f"text {i % 9 if i % 2 else i}" for i in range(MANY)]),
+    "binary": lambda: pa.array([bytes([i % 251]) * (i % 50) for i in range(MANY)]),
+    "flags": lambda: pa.array([[True, False] * (i % 9) for i in range(MANY)], pa.list_(pa.bool_())),
+    "lists": lambda: pa.array([[[]] * (i % 30) for i in range(MANY)], pa.list_(pa.list_(pa.int8()))),
+    "map": lambda: pa.array([[("k", i % 2 == 0)] * (i % 4) for i in range(MANY)], pa.map_(pa.string(), pa.bool_())),
+    "struct": lambda: pa.array([None if i % 3 else {f"f{n}": True for n in range(9)} for i in range(MANY)], pa.struct([(f"f{n}", pa.bool_()) for n in range(9)])),
 }  # fmt: skip
 
 
-# Many columns of them take most when they are decoded.
-WIDE = {
-    "wide flags": pa.array(np.random.default_rng(3).integers(0, 2, 10_000) == 1),
-    "wide int8": pa.array(np.random.default_rng(3).integers(-128, 128, 10_000), pa.int8()),
+# Many columns of them take most when they are decoded; so many rows fill several row groups of the largest setting.
+WIDE: dict[str, Callable[[], pa.Array]] = {
+    "wide flags": lambda: pa.array(np.random.default_rng(3).integers(0, 2, 6_000) == 1),
+    "wide int8": lambda: pa.array(np.random.default_rng(3).integers(-128, 128, 2_000), pa.int8()),
 }
 
 
@@ -337,7 +347,8 @@ def test_row_groups_of_the_largest_setting_can_be_read(name: str, monkeypatch: p
         (pages, "ELEMENTS_BYTES_MAX"),
     ):
         monkeypatch.setattr(module, limit, getattr(module, limit) // 1024)
-    columns = {f"c{n}": WIDE[name] for n in range(200)} if name in WIDE else {name: COLUMNS[name]}
+    made = {**COLUMNS, **WIDE}[name]()
+    columns = {f"c{n}": made for n in range(200)} if name in WIDE else {name: made}
     table = table_of(**columns)
     store, whole = MemoryStore(), facts_for(table)
     written = {}
