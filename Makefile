@@ -16,6 +16,8 @@ CPU_MINUTES := 120
 # What `make torture` counts, and the tests that count in their short form too.
 TALLY := $(CURDIR)/build/tally.jsonl
 COUNTED := tests/crash tests/faults tests/fuzz tests/machine tests/protocol tests/repair tests/torture tests/verify
+# The other tests that try some of their cases only, but in `make torture`.
+THINNED = $(filter-out $(addsuffix /%,$(COUNTED)),$(shell grep -rlE 'thinned|LONG_RUN' tests --include='test_*.py'))
 
 # What `make test-fast` runs.
 APPENDS := tests/hot tests/engine tests/crash/test_torn_appends.py
@@ -57,7 +59,7 @@ torture: $(VENV)/.dev ## the slow tests, for about 25 minutes; their counts go i
 	mkdir -p build && rm -f $(TALLY)
 	TIERED_TEST_TALLY=$(TALLY) TIERED_TEST_PROFILE=thorough TIERED_TEST_TORTURE_MINUTES=$(MINUTES) \
 		$(BIN)/python -m pytest -m slow -n $(WORKERS) --dist loadgroup --timeout 3600
-	TIERED_TEST_TALLY=$(TALLY) TIERED_TEST_TORTURE_MINUTES=$(MINUTES) $(BIN)/python -m pytest -m "not slow" -n $(WORKERS) --dist loadgroup $(COUNTED)
+	TIERED_TEST_TALLY=$(TALLY) TIERED_TEST_TORTURE_MINUTES=$(MINUTES) $(BIN)/python -m pytest -m "not slow" -n $(WORKERS) --dist loadgroup $(COUNTED) $(THINNED)
 	$(BIN)/python docs/tally.py $(TALLY)
 
 mutants: $(VENV)/.mutants ## take protective steps away one by one, and see that a test notices; table in docs/design/testing.md

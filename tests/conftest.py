@@ -83,7 +83,7 @@ def pytest_unconfigure() -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Send tests to one worker that share what is dear to make; those with Spark first, the longest chain."""
+    """Send tests to one worker that share what is dear to make; these chains first, and of them the longest, Spark's."""
     for item in items:
         fixtures = getattr(item, "fixturenames", ())
         if "spark" in fixtures or item.get_closest_marker("spark"):
@@ -93,7 +93,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.xdist_group("spark"))
         elif "zygote" in fixtures:
             item.add_marker(pytest.mark.xdist_group(f"processes of {item.path.parent.name}"))
-    items.sort(key=lambda item: item.get_closest_marker("spark") is None)
+    items.sort(
+        key=lambda item: (
+            item.get_closest_marker("spark") is None,
+            item.get_closest_marker("xdist_group") is None,
+        )
+    )
 
 
 @pytest.fixture
