@@ -26,7 +26,7 @@ from tiered.policies.plan import make_plan
 from tiered.reader.splits import Split
 from tiered.survey.partition_survey import PartitionSurvey
 from tiered.survey.plan_facts import partition_facts
-from tiered.survey.published import read_published
+from tiered.survey.published_manifest import read_published
 from tiered.tiering.partition_handle import PartitionHandle
 
 from ..harness import Bench, Case, Sample, Target, Variant

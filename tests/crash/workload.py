@@ -18,7 +18,7 @@ def record(root: Path, sync: str) -> Actor:
     root.mkdir()
     actor = Actor(Recorder(root), Clock(), sync)
     # Room is reserved in files far larger than these.
-    with actor.recorder.readers_syncs(), mock.patch("tiered.warm.tail._AHEAD_BYTES_MIN", 1024):
+    with actor.recorder.readers_syncs(), mock.patch("tiered.warm.file_end._AHEAD_BYTES_MIN", 1024):
         _grow(actor)
         _move(actor)
         _end(actor)

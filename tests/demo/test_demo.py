@@ -23,7 +23,7 @@ from tiered.demo import flights as demo_flights
 from tiered.demo.flights import (
     KNOWN_ANSWERS,
     ROW_COUNT,
-    Answer,
+    KnownAnswer,
     answers,
     arrivals,
     as_records,
@@ -46,8 +46,8 @@ def test_what_is_known_of_the_flights() -> None:
     assert flights.num_rows == ROW_COUNT
     found = answers(flights)
     assert all(known.agrees(found[carrier]) for carrier, known in KNOWN_ANSWERS.items())
-    assert not Answer(1, 2.0).agrees(Answer(2, 2.0))
-    assert not Answer(1, 2.0).agrees(Answer(1, 2.0001))
+    assert not KnownAnswer(1, 2.0).agrees(KnownAnswer(2, 2.0))
+    assert not KnownAnswer(1, 2.0).agrees(KnownAnswer(1, 2.0001))
 
 
 def test_the_flights_arrive_in_order_each_once() -> None:
@@ -86,7 +86,7 @@ def test_the_fast_demo_passes_every_check_and_can_be_kept(tmp_path: Path) -> Non
 
 @pytest.mark.slow
 def test_a_wrong_answer_fails_the_demo(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(demo_flights.KNOWN_ANSWERS, "AA", Answer(32_729, 8.6))
+    monkeypatch.setitem(demo_flights.KNOWN_ANSWERS, "AA", KnownAnswer(32_729, 8.6))
     result = CliRunner().invoke(app, ["demo", "--fast"], catch_exceptions=False)
     assert result.exit_code == 1
     assert len(re.findall(r"^ +FAIL  AA: ", result.stdout, re.MULTILINE)) == 1
@@ -117,7 +117,7 @@ def test_ctrl_c_stays_ctrl_c_where_pyspark_fails_to_clean_up(tmp_path: Path) -> 
         try:
             raise KeyboardInterrupt
         finally:
-            raise Py4JNetworkError("Answer from Java side is empty")
+            raise Py4JNetworkError("KnownAnswer from Java side is empty")
 
 
 @pytest.mark.slow

@@ -28,7 +28,7 @@ from tiered.cold.manifest.keys import STORE_KEY
 from tiered.cold.manifest.store_documents import StoreDocuments
 from tiered.format import manifest_changes
 from tiered.policies.executor import Executor
-from tiered.warm import segment_reader, tail
+from tiered.warm import file_end, segment_reader
 
 
 @contextmanager
@@ -46,7 +46,7 @@ def repeatable() -> Iterator[None]:
             )
         stack.enter_context(mock.patch.dict(Executor.__init__.__kwdefaults__, {"concurrency": 1}))
         stack.enter_context(mock.patch.object(manifest_changes, "INLINE_ENTRIES_MAX", 2))
-        stack.enter_context(mock.patch.object(tail, "_AHEAD_BYTES_MIN", 1024))
+        stack.enter_context(mock.patch.object(file_end, "_AHEAD_BYTES_MIN", 1024))
         stack.enter_context(mock.patch.object(os, "urandom", random_bytes))
         yield
 

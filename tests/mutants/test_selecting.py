@@ -205,8 +205,8 @@ def test_a_test_that_does_not_end_is_left_out_and_takes_no_other_along(
         ("tests/hot/test_a.py::test", "tiered/hot/pending_rows.py", True),
         ("tests/cold/test_a.py::test", "tiered/cold/upkeep/sweep.py", True),
         ("tests/tiering/test_a.py::test", "tiered/tiering/claims.py", True),
-        ("tests/store/test_a.py::test", "tiered/warm/tail.py", False),
-        ("tests/crash/test_tail.py::test", "tiered/warm/tail.py", True),
+        ("tests/store/test_a.py::test", "tiered/warm/file_end.py", False),
+        ("tests/crash/test_file_end.py::test", "tiered/warm/file_end.py", True),
     ],
 )
 def test_near_are_the_tests_of_the_package_or_of_the_module_s_name(

@@ -9,21 +9,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tiered.policies.tail_joining import FANOUT, Tail, extended_base, tail_reason
+from tiered.policies.tail_joining import FANOUT, ShippedTail, extended_base, tail_reason
 
 HUGE = 1 << 60
 
 
-def shipped(sizes: list[int], bytes_max: int = HUGE) -> tuple[list[Tail], int, int]:
+def shipped(sizes: list[int], bytes_max: int = HUGE) -> tuple[list[ShippedTail], int, int]:
     """Ship tails of these sizes; return what is left, how many records were uploaded, and the most left at once."""
-    tails: list[Tail] = []
+    tails: list[ShippedTail] = []
     uploaded, most, end = 0, 0, 0
     for size in sizes:
-        fresh = Tail(end, end + size, size)
+        fresh = ShippedTail(end, end + size, size)
         base, end = extended_base(tails, fresh, bytes_max), end + size
         kept = [tail for tail in tails if tail.end_offset <= base]
         assert (kept[-1].end_offset if kept else 0) == base  # whole tails, the last ones
-        tails = [*kept, Tail(base, end, end - base)]
+        tails = [*kept, ShippedTail(base, end, end - base)]
         assert end - base <= max(bytes_max, size)
         uploaded += end - base
         most = max(most, len(tails))

@@ -11,22 +11,22 @@ import pyarrow as pa
 
 from tiered.format.block import Body, encode_body
 from tiered.format.schema import RECORD_SCHEMA, TIMESTAMP, body_schema
-from tiered.format.segment import Footer, SegmentHeader, read_footer
+from tiered.format.segment import SegmentFooter, SegmentHeader, read_footer
+from tiered.warm.file_end import FileEnd
 from tiered.warm.filesystem import FileSystem, OsFileSystem
 from tiered.warm.partition_directory import list_segments
 from tiered.warm.segment_reader import SegmentFile
 from tiered.warm.segment_writer import SegmentWriter
-from tiered.warm.tail import Tail
 
 BODY = body_schema(RECORD_SCHEMA)
 APPENDING = (
     SegmentWriter.append, SegmentWriter._plan, SegmentWriter._write, SegmentWriter._settle, SegmentWriter._add_blocks,
-    SegmentWriter._add_producers, Tail.reserve, Tail.write, Tail.holds, Tail.cut,
+    SegmentWriter._add_producers, FileEnd.reserve, FileEnd.write, FileEnd.holds, FileEnd.cut,
 )  # fmt: skip
 """What an append does with the segment's file, and with what is known of it."""
 
 
-def footer_of(data: pa.Buffer, where: str = "") -> Footer | None:
+def footer_of(data: pa.Buffer, where: str = "") -> SegmentFooter | None:
     """The footer of a segment file in memory; None without a trailer."""
     return read_footer(data.size, data.slice, where=where)
 

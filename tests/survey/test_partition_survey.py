@@ -17,7 +17,7 @@ from tiered.errors import ColdStorageError, CorruptionError
 from tiered.monitor.figures import store_figures
 from tiered.monitor.status_page import page_state
 from tiered.survey.partition_survey import PartitionSurvey
-from tiered.survey.published import known_published
+from tiered.survey.published_manifest import known_published
 from tiered.survey.scrub_state import Damage, ScrubState
 from tiered.warm.partition_directory import write_fence
 from tiered.warm.segment_reader import SegmentFile

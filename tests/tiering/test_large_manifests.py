@@ -16,8 +16,8 @@ from tests.support.stores import open_store, stepwise, tier
 from tiered.format import manifest_changes
 from tiered.format.manifest import Head
 from tiered.format.manifest_changes import add_objects, spill
-from tiered.survey import published
-from tiered.survey.published import pages_in_question
+from tiered.survey import published_manifest
+from tiered.survey.published_manifest import pages_in_question
 
 SEGMENTS = 30
 
@@ -26,7 +26,7 @@ def small_pages(patch: pytest.MonkeyPatch, *, pages_read: int) -> None:
     """Let two objects fill a page, and a manifest of so many pages be a large one."""
     patch.setattr(manifest_changes, "INLINE_ENTRIES_MAX", 1)
     patch.setattr(manifest_changes, "PAGE_ENTRIES_MAX", 2)
-    patch.setattr(published, "SMALL_MANIFEST_PAGES", pages_read)
+    patch.setattr(published_manifest, "SMALL_MANIFEST_PAGES", pages_read)
 
 
 def history(
@@ -136,7 +136,7 @@ def test_what_is_in_question_is_read(data: st.DataObject) -> None:
         local = data.draw(st.none() | st.integers(0, 10 * count))
         scrub = data.draw(st.integers(0, 10 * count))
         names = pages_in_question(head, local, scrub)
-        limit = published.SMALL_MANIFEST_PAGES
+        limit = published_manifest.SMALL_MANIFEST_PAGES
     _check_question(head, names, local, scrub, limit)
 
 

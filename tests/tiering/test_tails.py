@@ -9,19 +9,19 @@ import pytest
 
 from tests.support.manifest_values import empty_head, entry
 from tiered.format.manifest import ObjectEntry
-from tiered.policies.tail_joining import Tail
+from tiered.policies.tail_joining import ShippedTail
 from tiered.tiering.publish_actions import _tails_before
 
 WHOLE = entry(0, 10, 1)
 PIECES = [entry(10, 12, 2, sealed=False), entry(12, 15, 2, sealed=False)]
 
 
-def tails(*entries: ObjectEntry, end: int = 15, segment: int = 2) -> list[Tail]:
+def tails(*entries: ObjectEntry, end: int = 15, segment: int = 2) -> list[ShippedTail]:
     return _tails_before(replace(empty_head(), inline=entries), UUID(int=segment), end)
 
 
-def of(*entries: ObjectEntry) -> list[Tail]:
-    return [Tail(item.base_offset, item.end_offset, item.bytes) for item in entries]
+def of(*entries: ObjectEntry) -> list[ShippedTail]:
+    return [ShippedTail(item.base_offset, item.end_offset, item.bytes) for item in entries]
 
 
 def test_the_pieces_right_before_it_oldest_first() -> None:

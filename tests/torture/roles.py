@@ -42,7 +42,7 @@ from tests.torture.steps import Steps
 from tiered.format import manifest_changes
 from tiered.policies.actions import Expire
 from tiered.tiering.local_actions import LocalActions
-from tiered.warm import tail as tail_of_file
+from tiered.warm import file_end
 
 # Nobody lives on where a test forgot to end it.
 SECONDS_MAX = 120.0
@@ -66,7 +66,7 @@ def now_ms(ahead_us: int) -> int:
 def small_files() -> None:
     """A few segments fill a page of the manifest, and small files reserve room as large ones do."""
     manifest_changes.INLINE_ENTRIES_MAX = 2
-    tail_of_file._AHEAD_BYTES_MIN = 1024
+    file_end._AHEAD_BYTES_MIN = 1024
 
 
 # -- the writer ------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from ..opening import open_store
 from ..store.interface.store import Store
-from .committer import Committer
+from .shared_sync import SharedSync
 from .threads import Opening, Threads, made
 from .topic import AsyncTopic
 from .transaction import AsyncTransaction
@@ -25,7 +25,7 @@ class AsyncStore:
     def __init__(self, store: Store, threads: Threads) -> None:
         self.sync = store
         self._threads = threads
-        self._committer = Committer()
+        self._syncs = SharedSync()
 
     async def topic(self, name: str) -> AsyncTopic:
         """Return a topic; see `Store.topic`."""
@@ -36,7 +36,7 @@ class AsyncStore:
         return self._topic(await self._threads.run(lambda: self.sync.create_topic(name, **options)))
 
     def _topic(self, topic: Any) -> AsyncTopic:
-        return AsyncTopic(topic, self._threads, self._committer)
+        return AsyncTopic(topic, self._threads, self._syncs)
 
     def transaction(self, name: str | None = None) -> Opening[AsyncTransaction]:
         """Begin a transaction; see `Store.transaction`. Use it by ``async with``, or ``await`` it."""
@@ -59,7 +59,7 @@ class AsyncStore:
             await self._threads.run(self.sync.close)
         finally:
             if self.sync.lifecycle.ended:  # a full disk keeps it open
-                self._committer.close()
+                self._syncs.close()
                 self._threads.close()
 
     async def __aenter__(self) -> Self:

@@ -12,8 +12,8 @@ from ..format.record import Headers, partition_of
 from ..reader.query import check_sync
 from ..store.interface.topic import Topic
 from ..transactions.positions import check_not_own
-from .committer import Committer
 from .consumer import AsyncConsumer
+from .shared_sync import SharedSync
 from .threads import Opening, Threads, made
 
 
@@ -26,10 +26,10 @@ class AsyncTopic:
         The topic itself, for what is not here, such as scans.
     """
 
-    def __init__(self, topic: Topic, threads: Threads, committer: Committer) -> None:
+    def __init__(self, topic: Topic, threads: Threads, syncs: SharedSync) -> None:
         self.sync = topic
         self._threads = threads
-        self._committer = committer
+        self._syncs = syncs
 
     @property
     def name(self) -> str:
@@ -77,7 +77,7 @@ class AsyncTopic:
         else:
             appended = append_prepared(opened, record)
         if sync if sync is not None else opened.waits:
-            await self._committer.durable(opened.writer(appended.partition), appended.offset + 1)
+            await self._syncs.durable(opened.writer(appended.partition), appended.offset + 1)
         return appended
 
     async def append_many(self, records: Iterable[bytes | Mapping[str, Any] | Record]) -> list[OffsetRange]:

@@ -33,9 +33,9 @@ from .options import (
 from .output import count, print_json, say, stderr, text_of_error
 from .sources import (
     InputFormat,
+    InputSource,
     JsonRows,
     Lines,
-    Source,
     find_source,
     numbered_lines,
     open_source,
@@ -116,7 +116,7 @@ def append(
     )
 
 
-def _append_all(appender: _Appender, sources: list[Source], sync: bool) -> tuple[int, int]:
+def _append_all(appender: _Appender, sources: list[InputSource], sync: bool) -> tuple[int, int]:
     """Append every source; return records and bytes."""
     records = size = 0
     total = (
@@ -181,7 +181,7 @@ class _Appender:
                 "timestamp columns, and other formats use the columns key and timestamp"
             )
 
-    def append(self, source: Source) -> Iterator[AppendedPart]:
+    def append(self, source: InputSource) -> Iterator[AppendedPart]:
         """Append one input part by part; yield the size of each part.
 
         Raises
@@ -209,7 +209,7 @@ class _Appender:
                 else:
                     yield self._records(list(self._json_records(lines, source.name))), read
 
-    def _rows(self, data: pa.Table | pa.RecordBatch, source: Source) -> int:
+    def _rows(self, data: pa.Table | pa.RecordBatch, source: InputSource) -> int:
         if data.num_rows:
             try:
                 self.topic.append_batch(data, partition=self._partition)

@@ -50,7 +50,7 @@ _COMMANDS = {
 _OPTIONS = {"argument store.path": "option --path", "argument cold.url": "option --cold"}
 
 
-class Task(StrEnum):
+class ConfigTask(StrEnum):
     """What to do with the settings."""
 
     CHECK = "check"
@@ -59,7 +59,7 @@ class Task(StrEnum):
 
 def config(
     task: Annotated[
-        Task,
+        ConfigTask,
         typer.Argument(
             metavar="check|show",
             help="check: find mistakes. show: print every value in effect and its source.",
@@ -93,9 +93,9 @@ def config(
     warnings = [
         *config_warnings(settings, sources, os.environ),
         *_other_bucket(settings, binding),
-        *(_unknown_consumers(settings) if task is Task.CHECK else ()),
+        *(_unknown_consumers(settings) if task is ConfigTask.CHECK else ()),
     ]
-    if task is Task.CHECK:
+    if task is ConfigTask.CHECK:
         _check_tables(settings)
         warnings += _short_erase(settings, sources)
         warnings += [*_unfit_topics(settings), *_uncompacted_topics(settings)]

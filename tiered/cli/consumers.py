@@ -28,7 +28,7 @@ from .output import count, iso, print_json, print_table, say
 from .read import EARLIEST, LATEST, parse_moment
 
 
-class Task(StrEnum):
+class ConsumerTask(StrEnum):
     """What to do with consumers."""
 
     SHOW = "show"
@@ -38,12 +38,12 @@ class Task(StrEnum):
 
 def consumers(
     task: Annotated[
-        Task,
+        ConsumerTask,
         typer.Argument(
             metavar="[show|reset|delete]",
             help="show: positions and lag. reset: move the positions in a topic. delete: forget a consumer.",
         ),
-    ] = Task.SHOW,
+    ] = ConsumerTask.SHOW,
     name: Annotated[
         str | None, typer.Argument(metavar="NAME", help="The consumer.", show_default=False)
     ] = None,
@@ -73,15 +73,15 @@ def consumers(
     A consumer that runs is fenced by reset and delete: its next commit fails.
     """
     settings = load_settings(config, path, cold)
-    if task is Task.SHOW:
+    if task is ConsumerTask.SHOW:
         with open_for_reading(settings) as store:
             _show(store, name, topic, as_json)
         return
-    if name is None or (task is Task.RESET and (topic is None or to is None)):
+    if name is None or (task is ConsumerTask.RESET and (topic is None or to is None)):
         raise ConfigError("write: consumers reset NAME TOPIC --to POSITION, or consumers delete NAME [TOPIC]")
     with open_for_appending(settings) as store:
         owned = _positions(store, name, topic)
-        if task is Task.RESET:
+        if task is ConsumerTask.RESET:
             assert topic is not None
             assert to is not None
             _reset(store, name, topic, partition, to, owned, yes, as_json)

@@ -75,7 +75,7 @@ class Lines:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class InputSource:
     """One input.
 
     Attributes
@@ -94,7 +94,7 @@ class Source:
     size: int | None
 
 
-def find_source(file: str, chosen: InputFormat | None) -> Source:
+def find_source(file: str, chosen: InputFormat | None) -> InputSource:
     """Return the input that a FILE argument names; ``-`` is stdin.
 
     Raises
@@ -105,7 +105,7 @@ def find_source(file: str, chosen: InputFormat | None) -> Source:
     if file == "-":
         if chosen is InputFormat.PARQUET:
             raise no_parquet
-        return Source("stdin", None, chosen or InputFormat.LINES, None)
+        return InputSource("stdin", None, chosen or InputFormat.LINES, None)
     path = Path(file)
     status = path.stat()
     if stat.S_ISDIR(status.st_mode):
@@ -117,7 +117,7 @@ def find_source(file: str, chosen: InputFormat | None) -> Source:
     input_format = chosen or _EXTENSIONS.get(extension, InputFormat.LINES)
     if input_format is InputFormat.PARQUET and size is None:
         raise no_parquet
-    return Source(file, path, input_format, size)
+    return InputSource(file, path, input_format, size)
 
 
 def _how_to_unpack(file: str, path: Path) -> str:
@@ -132,7 +132,7 @@ def _how_to_unpack(file: str, path: Path) -> str:
 
 
 @contextmanager
-def open_source(source: Source) -> Iterator[IO[bytes]]:
+def open_source(source: InputSource) -> Iterator[IO[bytes]]:
     """Open an input for reading."""
     if source.path is None:
         yield sys.stdin.buffer
@@ -228,7 +228,7 @@ def _empty_as_null(table: pa.Table) -> pa.Table:
     return table
 
 
-def read_parquet(source: Source) -> Iterator[tuple[pa.RecordBatch, int]]:
+def read_parquet(source: InputSource) -> Iterator[tuple[pa.RecordBatch, int]]:
     """Yield the rows of a Parquet file, with the share of the file's bytes read so far.
 
     Raises

@@ -20,7 +20,7 @@ from ..reader.tiers import Tiers
 from ..repair.repair import repair_store
 from ..settings.settings import Settings
 from ..verify.damage_memory import DamageMemory
-from ..verify.erased import ErasedSearch
+from ..verify.erasure_search import ErasedSearch
 from ..verify.report import Problem, VerifyReport
 from ..verify.verifier import verify_store
 from ..warm.bucket_binding import BucketBinding, read_binding

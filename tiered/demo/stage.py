@@ -32,7 +32,7 @@ class Figures:
 
 
 @dataclass(slots=True)
-class Step:
+class StoryStep:
     """A running step; `text` is printed at its end."""
 
     text: str
@@ -83,9 +83,9 @@ class Stage:
         self._console.print(f"   [dim]{'':<{_STEP_WIDTH}} {'':<{_TEXT_WIDTH}}{names}{'time':>9}[/dim]")
 
     @contextmanager
-    def step(self, name: str, text: str = "") -> Iterator[Step]:
+    def step(self, name: str, text: str = "") -> Iterator[StoryStep]:
         """Run a step; print it when it is done, with its time."""
-        step = Step(text)
+        step = StoryStep(text)
         started = time.monotonic()
         if self._console.is_terminal:
             with self._console.status(f"{name} {text}", spinner="dots"):

@@ -302,7 +302,7 @@ class BlockIndex:
 
 
 @dataclass(frozen=True, slots=True)
-class Footer:
+class SegmentFooter:
     """A sealed segment's index and facts; ``position`` is the end of its blocks."""
 
     index: BlockIndex
@@ -319,7 +319,7 @@ def encode_footer(index: BlockIndex, facts: SegmentFacts, position: int) -> byte
     return footer + trailer + _CRC.pack(crc32c(trailer)) + TRAILER_MAGIC
 
 
-def read_footer(size: int, read: Callable[[int, int], pa.Buffer], *, where: str = "") -> Footer | None:
+def read_footer(size: int, read: Callable[[int, int], pa.Buffer], *, where: str = "") -> SegmentFooter | None:
     """Decode the footer of a segment file of `size` bytes by `read(position, length)`; None if there is no trailer.
 
     Raises
@@ -356,7 +356,7 @@ def read_footer(size: int, read: Callable[[int, int], pa.Buffer], *, where: str 
     index = raw.slice(_FOOTER.size, index_bytes)
     if not _index_fits(np.frombuffer(index, "<i8").reshape(_INDEX_COLUMNS, count), facts, position):
         raise CorruptionError("segment index contradicts the facts", where=where, position=position)
-    return Footer(BlockIndex.from_bytes(index, count), facts, position)
+    return SegmentFooter(BlockIndex.from_bytes(index, count), facts, position)
 
 
 def _index_fits(index: Any, facts: SegmentFacts, end_position: int) -> bool:

@@ -41,7 +41,7 @@ _ENDPOINTS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class CatalogAnswer:
     """The status, the JSON document and the headers of an answer."""
 
     status: int
@@ -60,8 +60,8 @@ class IcebergCatalog:
         self._context = context
         self._topics = topics
 
-    def answer(self, method: str, path: str, known: str | None = None) -> Answer:
-        """Answer a request; errors are answers, too.
+    def answer(self, method: str, path: str, known: str | None = None) -> CatalogAnswer:
+        """CatalogAnswer a request; errors are answers, too.
 
         Parameters
         ----------
@@ -74,9 +74,11 @@ class IcebergCatalog:
         try:
             match parts:
                 case ["v1", "config"] if _reads(method):
-                    return Answer(200, {"defaults": {}, "overrides": {}, "endpoints": list(_ENDPOINTS)})
+                    return CatalogAnswer(
+                        200, {"defaults": {}, "overrides": {}, "endpoints": list(_ENDPOINTS)}
+                    )
                 case ["v1", "namespaces"] if _reads(method):
-                    return Answer(200, {"namespaces": [[NAMESPACE]]})
+                    return CatalogAnswer(200, {"namespaces": [[NAMESPACE]]})
                 case ["v1", "namespaces", namespace, *rest]:
                     if namespace != NAMESPACE:
                         return _error(
@@ -89,21 +91,21 @@ class IcebergCatalog:
             return _error(503, "ServiceUnavailableException", str(error))
         return _refused(method, path)
 
-    def _below(self, method: str, parts: list[str], known: str | None) -> Answer:
+    def _below(self, method: str, parts: list[str], known: str | None) -> CatalogAnswer:
         match parts:
             case [] if method == "HEAD":
-                return Answer(204)
+                return CatalogAnswer(204)
             case [] if method == "GET":
-                return Answer(200, {"namespace": [NAMESPACE], "properties": {}})
+                return CatalogAnswer(200, {"namespace": [NAMESPACE], "properties": {}})
             case ["tables"] if _reads(method):
                 names = sorted(name for name, found in self._tables().items() if len(found) == 1)
-                return Answer(
+                return CatalogAnswer(
                     200, {"identifiers": [{"namespace": [NAMESPACE], "name": name} for name in names]}
                 )
             case ["tables", name] if _reads(method):
                 return self._table(name, known, exists=method == "HEAD")
             case ["tables", _, "metrics"] if method == "POST":
-                return Answer(204)
+                return CatalogAnswer(204)
         return _refused(method, "/".join(parts))
 
     def _tables(self) -> dict[str, list[TopicMeta]]:
@@ -117,7 +119,7 @@ class IcebergCatalog:
                     continue  # deleted since it was listed
         return topics
 
-    def _table(self, name: str, known: str | None, *, exists: bool) -> Answer:
+    def _table(self, name: str, known: str | None, *, exists: bool) -> CatalogAnswer:
         topics = self._tables().get(name, [])
         if len(topics) != 1:
             names = " and ".join(topic.name for topic in topics)
@@ -132,15 +134,15 @@ class IcebergCatalog:
         version, metadata = newest
         headers = {"ETag": f'"{topics[0].topic_id}-{version}"'}
         if known is not None and known.removeprefix("W/") == headers["ETag"]:
-            return Answer(304, None, headers)
+            return CatalogAnswer(304, None, headers)
         if exists:
-            return Answer(204, None, headers)
+            return CatalogAnswer(204, None, headers)
         body = {
             "metadata-location": reader.folder.url(version),
             "metadata": metadata,
             "config": self._properties(reader.folder.location),
         }
-        return Answer(200, body, headers)
+        return CatalogAnswer(200, body, headers)
 
     def _properties(self, location: str) -> dict[str, str]:
         """Return where the bucket is, for readers that do not know."""
@@ -162,7 +164,7 @@ def _reads(method: str) -> bool:
     return method in ("GET", "HEAD")
 
 
-def _refused(method: str, path: str) -> Answer:
+def _refused(method: str, path: str) -> CatalogAnswer:
     if _reads(method):
         return _error(404, "NotFoundException", f"there is no {path}; see {ROOT}/v1/config")
     return _error(
@@ -170,5 +172,5 @@ def _refused(method: str, path: str) -> Answer:
     )
 
 
-def _error(status: int, kind: str, message: str) -> Answer:
-    return Answer(status, {"error": {"message": message, "type": kind, "code": status}})
+def _error(status: int, kind: str, message: str) -> CatalogAnswer:
+    return CatalogAnswer(status, {"error": {"message": message, "type": kind, "code": status}})

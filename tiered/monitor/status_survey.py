@@ -16,7 +16,7 @@ from ..survey.lag import Lag
 from ..survey.local_segments import LocalFile, LocalSegments, oldest_append_us
 from ..survey.partition_survey import PartitionSurvey
 from ..survey.plan_facts import partition_facts
-from ..survey.published import NOTHING_PUBLISHED
+from ..survey.published_manifest import NOTHING_PUBLISHED
 from ..warm.catalog import deletions
 from .consumer_lag import ConsumerLag
 from .figures import PartitionFigures, partition_figures

@@ -27,7 +27,7 @@ A range is one part of an upload, and as large as joining allows, so it replaces
 """
 
 
-class Tail(NamedTuple):
+class ShippedTail(NamedTuple):
     """A published range of a segment, or one that is about to be published."""
 
     base_offset: int
@@ -35,7 +35,7 @@ class Tail(NamedTuple):
     bytes: int
 
 
-def extended_base(tails: Sequence[Tail], fresh: Tail, bytes_max: int = MULTIPART_BYTES) -> int:
+def extended_base(tails: Sequence[ShippedTail], fresh: ShippedTail, bytes_max: int = MULTIPART_BYTES) -> int:
     """Return where the object for `fresh` is to begin, so that it replaces the last ones of `tails`.
 
     Parameters

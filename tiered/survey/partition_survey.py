@@ -19,7 +19,7 @@ from ..reader.tiers import Tiers
 from ..warm.partition_directory import read_fence, read_lineage, read_start_offset
 from ..warm.segment_reader import SegmentFile
 from .local_segments import LocalFile, LocalSegments, list_files, local_segments
-from .published import Published, known_published, read_published
+from .published_manifest import PublishedManifest, known_published, read_published
 from .scrub_state import Damage, ScrubState, read_scrub_state
 from .tier_extent import TierExtent, hot_extent
 
@@ -75,7 +75,7 @@ class PartitionSurvey:
     hot: TierExtent | None = None
     fault: TieredError | None = None
     copies: CopySurvey = field(default_factory=CopySurvey)
-    published: Published | None = None
+    published: PublishedManifest | None = None
     known_end: int | None = None
     disk_error: TieredError | OSError | None = None
     bucket_error: TieredError | OSError | None = None
@@ -186,7 +186,7 @@ def _survey_disk(
     )  # fmt: skip
 
 
-def _manifest(access: Tiers, survey: PartitionSurvey, *, for_plan: bool) -> Published:
+def _manifest(access: Tiers, survey: PartitionSurvey, *, for_plan: bool) -> PublishedManifest:
     meta, partition, segments = survey.meta, survey.partition, survey.local.segments
     if not for_plan:
         return read_published(access, meta, partition)

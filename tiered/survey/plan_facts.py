@@ -14,7 +14,7 @@ from ..policies.facts import ColdObjectFact, CopyFact, ObjectFact, PartitionFact
 from ..warm.segment_reader import SegmentFile
 from .local_segments import append_time_us
 from .partition_survey import PartitionSurvey
-from .published import NOTHING_PUBLISHED, Published
+from .published_manifest import NOTHING_PUBLISHED, PublishedManifest
 
 
 def partition_facts(survey: PartitionSurvey) -> PartitionFacts:
@@ -55,7 +55,7 @@ def partition_facts(survey: PartitionSurvey) -> PartitionFacts:
     )
 
 
-def _cold_objects(published: Published, local: AbstractSet[UUID]) -> tuple[ColdObjectFact, ...]:
+def _cold_objects(published: PublishedManifest, local: AbstractSet[UUID]) -> tuple[ColdObjectFact, ...]:
     """Return the objects with segments that are not among the `local` ones."""
     objects = [
         ColdObjectFact(
@@ -86,7 +86,7 @@ def _page_object(ref: PageRef) -> ColdObjectFact:
     )
 
 
-def _object_facts(survey: PartitionSurvey, published: Published) -> tuple[ObjectFact, ...]:
+def _object_facts(survey: PartitionSurvey, published: PublishedManifest) -> tuple[ObjectFact, ...]:
     if published.head is None:
         return ()
     damaged = {item.name for item in survey.scrub.damaged}

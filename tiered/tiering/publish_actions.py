@@ -19,7 +19,7 @@ from ..format.manifest_changes import add_objects, add_schemas
 from ..format.schema import TRANSACTIONS_TOPIC, schema_to_text
 from ..format.segment_facts import SegmentFacts
 from ..policies.actions import Offload, ShipTail
-from ..policies.tail_joining import TAIL_BYTES_MAX, Tail, extended_base
+from ..policies.tail_joining import TAIL_BYTES_MAX, ShippedTail, extended_base
 from ..reader.same_log import Likeness
 from ..warm.ends import SegmentEnds
 from ..warm.partition_directory import read_start_offset
@@ -138,7 +138,7 @@ class PublishActions:
         share = segment.bytes * (end - base) // max(1, segment.end_offset - segment.header.base_offset)
         tails = _tails_before(head, segment.header.segment_id, base)
         if self._same.at_end(committer.partition, head, [segment]) is Likeness.SAME:
-            base = extended_base(tails, Tail(base, end, share))
+            base = extended_base(tails, ShippedTail(base, end, share))
         if segment.facts is not None and (base, end) == (segment.header.base_offset, segment.end_offset):
             return self._publish(handle, committer, segment, segment.facts, sealed=True), end
         facts = _tail_facts(segment, base, end, self._same.ends)
@@ -247,13 +247,13 @@ class PublishActions:
             self._claims.fences.fence_diverged(handle, loaded.head.end_offset)
 
 
-def _tails_before(head: Head, segment_id: UUID, end: int) -> list[Tail]:
+def _tails_before(head: Head, segment_id: UUID, end: int) -> list[ShippedTail]:
     """Return the published tails of a segment that end at `end`, oldest first, from the entries in the head itself."""
-    tails: list[Tail] = []
+    tails: list[ShippedTail] = []
     for entry in reversed(head.inline):
         if entry.end_offset != end or entry.sealed or entry.segment_ids != (segment_id,):
             break
-        tails.append(Tail(entry.base_offset, end, entry.bytes))
+        tails.append(ShippedTail(entry.base_offset, end, entry.bytes))
         end = entry.base_offset
     return tails[::-1]
 

@@ -31,7 +31,7 @@ from ..format.segment import (
     HEADER_BYTES_MAX,
     BlockIndex,
     ContentHash,
-    Footer,
+    SegmentFooter,
     SegmentHeader,
     decode_segment_header,
     read_footer,
@@ -69,7 +69,7 @@ class SegmentCheck:
     name: SegmentName
     size: int
     header: SegmentHeader | None
-    footer: Footer | None
+    footer: SegmentFooter | None
     blocks: BlockIndex
     content_hash: str
     end_offset: int
@@ -265,7 +265,7 @@ class _SegmentWalk:
 
     # -- with a footer ---------------------------------------------------------------------------
 
-    def _check_sealed(self, header: SegmentHeader | None, footer: Footer) -> None:
+    def _check_sealed(self, header: SegmentHeader | None, footer: SegmentFooter) -> None:
         """Check each block of the index and the marks between them, so that every byte is checked."""
         self.findings.count_read(self.where, self.file.size - footer.position)
         index, facts = footer.index, footer.facts

@@ -25,7 +25,7 @@ from ..format.segment_facts import ProducerState, SegmentFacts
 from .file_map import map_bytes
 from .filesystem import DiskErrors, sync_data
 from .partition_directory import SegmentName, list_segments
-from .segment_scan import BlockScan, FileWindow, Source, scan_blocks
+from .segment_scan import BlockScan, ByteSource, FileWindow, scan_blocks
 
 _TRUSTED_BLOCKS_MAX = 1 << 16
 _Stored = bytes  # within the class, `bytes` is a property
@@ -254,13 +254,13 @@ class SegmentFile:
                 self._mapped = map_bytes(self.path, fd, self.bytes)
         return self._mapped
 
-    def _blocks(self, source: Source, numbers: range, start_offset: int) -> Iterator[Block]:
+    def _blocks(self, source: ByteSource, numbers: range, start_offset: int) -> Iterator[Block]:
         for i in numbers:
             block = self._block(source, i)
             if block.header.end_offset > start_offset:
                 yield block
 
-    def _block(self, source: Source, i: int) -> Block:
+    def _block(self, source: ByteSource, i: int) -> Block:
         """Return block number `i` of the index, with a verified header."""
         position, length = self.index.positions[i], self.index.lengths[i]
         data = source.slice(position, length) if position + length <= source.size else None

@@ -25,7 +25,7 @@ from ..format.segment import BlockIndex, ContentHash, SegmentHeader
 _WINDOW_BYTES = 4 << 20
 
 
-class Source(Protocol):
+class ByteSource(Protocol):
     """The bytes of a file: a `pyarrow.Buffer` or a `FileWindow`."""
 
     @property
@@ -101,7 +101,7 @@ class BlockScan:
 
 
 def scan_blocks(
-    data: Source, segment: SegmentHeader, *, where: str, after: BlockScan | None = None
+    data: ByteSource, segment: SegmentHeader, *, where: str, after: BlockScan | None = None
 ) -> BlockScan:
     """Scan and verify `data`, the whole file.
 
@@ -176,7 +176,7 @@ def scan_blocks(
     )
 
 
-def _is_reserved_room(data: Source, position: int) -> bool:
+def _is_reserved_room(data: ByteSource, position: int) -> bool:
     """Whether only zeros follow."""
     while position < data.size:
         piece = data.slice(position, min(_WINDOW_BYTES, data.size - position)).to_pybytes()
@@ -187,7 +187,7 @@ def _is_reserved_room(data: Source, position: int) -> bool:
 
 
 def _next_block(
-    data: Source, position: int, segment: SegmentHeader, epoch: int, offset: int, where: str
+    data: ByteSource, position: int, segment: SegmentHeader, epoch: int, offset: int, where: str
 ) -> BlockHeader:
     """Verify the block at `position`, and return its header."""
     header = decode_header(
@@ -209,7 +209,7 @@ def _next_block(
 
 
 def _check_torn_tail(
-    data: Source,
+    data: ByteSource,
     position: int,
     offset: int,
     segment: SegmentHeader,

@@ -14,10 +14,10 @@ from ..format.block import MARK, NO_NUMBERS, Body, Numbers, encode_header
 from ..format.producers import PRODUCER_AGE_US, ProducerTable
 from ..format.segment import BlockIndex, ContentHash, SegmentHeader, encode_footer, encode_segment_header
 from ..format.segment_facts import SegmentFacts
+from .file_end import Blocks, FileEnd
 from .filesystem import FileSystem
 from .partition_directory import SegmentName
 from .segment_scan import BlockScan
-from .tail import Blocks, Tail
 
 
 class _Write(NamedTuple):
@@ -65,7 +65,7 @@ class SegmentWriter:
         self.producers = ProducerTable(header.producers)
         self.position = header.length
         self.synced_through = header.length
-        self._tail = Tail(fs, fd)
+        self._tail = FileEnd(fs, fd)
         self._settled = True
         self.end_offset = header.base_offset
         self.first_append_us: int | None = None
@@ -129,7 +129,7 @@ class SegmentWriter:
         append_us: int,
         numbers: Sequence[Numbers] = (),
     ) -> None:
-        """Append blocks, all or none; readers never see a part of them (see `Tail`).
+        """Append blocks, all or none; readers never see a part of them (see `FileEnd`).
 
         After an error, none of the blocks is in the file. After Ctrl-C, all are in the file or none.
 

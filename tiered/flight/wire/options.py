@@ -156,8 +156,7 @@ def connect_options(settings: Settings, token: str | None) -> ConnectOptions:
 
 def chosen_token(settings: Settings, token: str | None) -> str | None:
     """Return the argument, else the token of the environment, else that of ``flight.token_file``."""
-    if token is None:
-        token = os.environ.get(TOKEN_VARIABLE)
+    token = token if token is not None else os.environ.get(TOKEN_VARIABLE)
     if token is None:
         token = read_token(settings.flight.token_file)
     if token is None:

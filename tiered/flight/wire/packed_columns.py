@@ -33,7 +33,7 @@ from ...format.record import header_pairs
 from ...format.schema import FLOAT32_MAX, TIMESTAMP_US_MAX, TIMESTAMP_US_MIN
 
 
-class Texts:
+class TextColumn:
     """Strings or bytes.
 
     Parameters
@@ -81,8 +81,8 @@ class Texts:
         return values, position, position - start
 
 
-class Numbers:
-    """Numbers of a range, or what they stand for.
+class NumberColumn:
+    """NumberColumn of a range, or what they stand for.
 
     Parameters
     ----------
@@ -101,7 +101,7 @@ class Numbers:
         self._to_number, self._from_number = to_number, from_number
 
     def pack(self, values: Sequence[Any]) -> list[bytes]:
-        """See `Texts.pack`."""
+        """See `TextColumn.pack`."""
         valid = bytes([value is not None for value in values])
         if self._to_number is not None:
             values = [None if value is None else self._to_number(value) for value in values]
@@ -111,7 +111,7 @@ class Numbers:
         ]
 
     def unpack(self, data: bytes, position: int, count: int) -> tuple[list[Any], int, int]:
-        """See `Texts.unpack`; the sum is 0, since all values of the type have one length."""
+        """See `TextColumn.unpack`; the sum is 0, since all values of the type have one length."""
         valid = data[position : position + count]
         numbers = struct.unpack_from(f"<{count}{self._form}", data, position + count)
         values = [
@@ -125,22 +125,22 @@ class Numbers:
         return number if self._from_number is None else self._from_number(number)
 
 
-BINARY = Texts()
-_STRING = Texts(str.encode, lambda data: data.decode())
+BINARY = TextColumn()
+_STRING = TextColumn(str.encode, lambda data: data.decode())
 
 
 class HeaderPairs:
     """The headers of records: for each record a list of pairs, or None."""
 
     def pack(self, values: Sequence[Any]) -> list[bytes]:
-        """See `Texts.pack`."""
+        """See `TextColumn.pack`."""
         counts = [-1 if pairs is None else len(pairs) for pairs in values]
         flat = [pair for pairs in values if pairs is not None for pair in pairs]
         names, contents = [name for name, _ in flat], [content for _, content in flat]
         return [struct.pack(f"<{len(counts)}i", *counts), *_STRING.pack(names), *BINARY.pack(contents)]
 
     def unpack(self, data: bytes, position: int, count: int) -> tuple[list[Any], int, int]:
-        """See `Texts.unpack`."""
+        """See `TextColumn.unpack`."""
         counts = struct.unpack_from(f"<{count}i", data, position)
         total = sum(number for number in counts if number > 0)
         if min(counts) < -1 or total > len(data):
@@ -157,7 +157,7 @@ class HeaderPairs:
         return values, position, size
 
 
-Column = Texts | Numbers | HeaderPairs
+Column = TextColumn | NumberColumn | HeaderPairs
 RECORD_COLUMNS = (BINARY, BINARY, HeaderPairs())
 """Those of a record topic: key, value and headers."""
 
@@ -169,13 +169,13 @@ def column_of(kind: pa.DataType) -> Column | None:
     if pt.is_string(kind):
         return _STRING
     if pt.is_boolean(kind):
-        return Numbers("q", 0, 1, int, bool)
+        return NumberColumn("q", 0, 1, int, bool)
     if pt.is_integer(kind):
-        return Numbers("q", -(1 << kind.bit_width - 1), (1 << kind.bit_width - 1) - 1)
+        return NumberColumn("q", -(1 << kind.bit_width - 1), (1 << kind.bit_width - 1) - 1)
     if pt.is_timestamp(kind):
-        return Numbers("q", TIMESTAMP_US_MIN, TIMESTAMP_US_MAX)
+        return NumberColumn("q", TIMESTAMP_US_MIN, TIMESTAMP_US_MAX)
     if pt.is_date(kind):
-        return Numbers("q", 1, date.max.toordinal(), date.toordinal, date.fromordinal)
+        return NumberColumn("q", 1, date.max.toordinal(), date.toordinal, date.fromordinal)
     if pt.is_float32(kind):
-        return Numbers("d", -FLOAT32_MAX, FLOAT32_MAX)
-    return Numbers("d", -math.inf, math.inf) if pt.is_floating(kind) else None
+        return NumberColumn("d", -FLOAT32_MAX, FLOAT32_MAX)
+    return NumberColumn("d", -math.inf, math.inf) if pt.is_floating(kind) else None

@@ -28,7 +28,7 @@ Blocks = Sequence[tuple[bytes, Body]]
 """The header and the body of each block."""
 
 
-class Tail:
+class FileEnd:
     """Writes at the end of one open file. The caller passes the position of the end, and serialises the calls."""
 
     def __init__(self, fs: FileSystem, fd: int) -> None:

@@ -15,7 +15,7 @@ _MERGEABLE_PAGES = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Published:
+class PublishedManifest:
     """A head and the pages that were read with it.
 
     Attributes
@@ -49,16 +49,16 @@ class Published:
         return sum(item.bytes for item in self.entries) + sum(ref.object_bytes or 0 for ref in self.unread)
 
 
-NOTHING_PUBLISHED = Published(None, ())
+NOTHING_PUBLISHED = PublishedManifest(None, ())
 
 
-def known_published(head: Head, cold: PartitionManifest | None) -> Published:
+def known_published(head: Head, cold: PartitionManifest | None) -> PublishedManifest:
     """Return a known head with its pages, if this process has all of them in memory; asks the bucket nothing."""
     entries = cold.entries_in_memory(head) if cold is not None else None
     if entries is not None:
-        return Published(head, tuple(entries))
+        return PublishedManifest(head, tuple(entries))
     live = [entry for entry in head.inline if entry.end_offset > head.start_offset]
-    return Published(
+    return PublishedManifest(
         head, tuple(live), tuple(ref for ref in head.pages if ref.end_offset > head.start_offset)
     )
 
@@ -70,7 +70,7 @@ def read_published(
     *,
     local_offset: int | None = None,
     scrub_offset: int = 0,
-) -> Published:
+) -> PublishedManifest:
     """Read the head of a partition and its pages; of a large manifest, only `pages_in_question`.
 
     Parameters
@@ -93,7 +93,7 @@ def read_published(
     wanted = pages_in_question(loaded.head, local_offset, scrub_offset)
     read = [ref for ref in loaded.head.pages if ref.name in wanted]
     entries = [entry for page in cold.load_pages(read) for entry in page]
-    return Published(
+    return PublishedManifest(
         loaded.head,
         tuple(item for item in (*entries, *loaded.head.inline) if item.end_offset > loaded.head.start_offset),
         tuple(ref for ref in loaded.head.pages if ref.name not in wanted),

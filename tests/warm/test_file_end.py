@@ -14,7 +14,7 @@ from tests.support.disks import BrokenDisk, FailingDisk
 from tests.support.segments import append, body_of, header_of, read, values_of, write_segment
 from tiered.errors import DiskFull
 from tiered.format.block import HEADER_BYTES
-from tiered.warm import segment_reader, segment_scan, tail
+from tiered.warm import file_end, segment_reader, segment_scan
 from tiered.warm.filesystem import OsFileSystem
 from tiered.warm.segment_reader import SegmentFile
 from tiered.warm.segment_writer import SegmentWriter
@@ -71,7 +71,7 @@ class Onlooker:
 
 @pytest.fixture(params=[True, False], ids=["room ahead", "no room ahead"])
 def disk(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> CreepingDisk:
-    monkeypatch.setattr(tail, "_AHEAD_BYTES_MIN", 1024)
+    monkeypatch.setattr(file_end, "_AHEAD_BYTES_MIN", 1024)
     monkeypatch.setattr(segment_reader, "sync_data", lambda fd: None)  # what is seen, not what is durable
     return CreepingDisk(reserves=request.param)
 
@@ -272,7 +272,7 @@ class TightDisk(FailingDisk):
 
 def test_room_for_the_write_itself_is_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the room ahead does not fit, just the write's is asked for; where that does not, nothing is written."""
-    monkeypatch.setattr(tail, "_AHEAD_BYTES_MIN", 4096)
+    monkeypatch.setattr(file_end, "_AHEAD_BYTES_MIN", 4096)
     disk = TightDisk()
     writer = began(disk, tmp_path)
     body = body_of([b"x" * 5000])
@@ -291,7 +291,7 @@ def test_room_for_the_write_itself_is_enough(tmp_path: Path, monkeypatch: pytest
 
 def test_after_a_cut_room_is_asked_for_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was cut off is no longer the writer's; before the next write it finds out early whether there is room."""
-    monkeypatch.setattr(tail, "_AHEAD_BYTES_MIN", 1024)
+    monkeypatch.setattr(file_end, "_AHEAD_BYTES_MIN", 1024)
     disk = BrokenDisk()
     writer = began(disk, tmp_path)
     append_blocks(writer, [2000], b"x")

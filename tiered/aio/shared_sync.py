@@ -1,4 +1,4 @@
-"""`Committer`: makes records durable for coroutines; one sync serves all that wait for a partition."""
+"""`SharedSync`: makes records durable for coroutines; one sync serves all that wait for a partition."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class _Waiter(NamedTuple):
     future: asyncio.Future[None]
 
 
-class Committer:
+class SharedSync:
     """Syncs partitions on a few threads, and wakes each event loop once a sync. Thread-safe."""
 
     def __init__(self) -> None:
