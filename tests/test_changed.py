@@ -34,9 +34,9 @@ def tree(tmp_path: Path) -> Path:
             [
                 "tests/cold/manifest/test_commit.py",
                 *ALWAYS,
+                "tests/torture/test_life.py",
                 "tests/cold/fetch/test_fetcher.py",
                 "tests/cold/manifest/test_head.py",
-                "tests/torture/test_life.py",
             ],
         ),
         ("tests/hot/test_row_buffer.py", ["tests/hot/test_row_buffer.py", *ALWAYS]),

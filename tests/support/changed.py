@@ -1,8 +1,10 @@
 """The quick tests of what changed, for as long as they may take: ``python -m tests.support.changed``; `make check` runs it.
 
-What changed is what the working tree has and the branch ``main`` had not when this one left it. A module of
-``tiered/cold/manifest`` leads to the tests of ``tests/cold``: those that bear its name first, then the others, then those
-elsewhere that import it. When the time is up the rest is skipped, so what stands first counts; `make test` runs everything.
+A changed file is one that differs from the commit at which this branch left ``main``. A module of ``tiered/cold/manifest``
+leads to tests in this order: those in ``tests/cold`` that bear its name, all that import it, and the others in
+``tests/cold``. When the time is up the rest is skipped; `make test` runs everything.
+
+``python -m tests.support.changed --list FILE`` prints the tests of a module, the nearest first.
 """
 
 from __future__ import annotations
@@ -60,9 +62,15 @@ def _of_one(file: Path, root: Path) -> Iterator[tuple[Path, bool]]:
     elif top == "tests" and file.suffix == ".py":
         yield from ((path, False) for path in _importing(file.stem, root))
     elif top == "tiered" and len(file.parts) > 2:
-        for path in sorted((root / "tests" / file.parts[1]).rglob("test_*.py")):
-            yield path, file.stem in path.stem or path.stem.removeprefix("test_") in file.stem
-        yield from ((path, False) for path in _importing(".".join(file.with_suffix("").parts), root))
+        of_package = sorted((root / "tests" / file.parts[1]).rglob("test_*.py"))
+        named = [
+            path
+            for path in of_package
+            if file.stem in path.stem or path.stem.removeprefix("test_") in file.stem
+        ]
+        yield from ((path, True) for path in named)
+        importing = _importing(".".join(file.with_suffix("").parts), root)
+        yield from ((path, False) for path in (*importing, *of_package) if path not in named)
     elif top in ("docs", "README.md", "CONTRIBUTING.md", "CHANGELOG.md", "examples"):
         yield from ((path, False) for path in sorted((root / "tests" / "docs").glob("test_*.py")))
 
@@ -96,11 +104,12 @@ class Deadline:
 def main() -> int:
     """Run them; return pytest's exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("files", nargs="*", help="files that changed; default: those that git names")
     parser.add_argument("--since", help="commit to compare with; default: where the branch left main")
     parser.add_argument("--seconds", type=float, default=SECONDS, help="default: %(default)s")
     parser.add_argument("--list", action="store_true", help="print the files, and run nothing")
     options = parser.parse_args()
-    files = chosen(changed(options.since))
+    files = chosen(options.files or changed(options.since))
     if options.list:
         print(*files, sep="\n")
         return 0
