@@ -50,6 +50,19 @@ OTHER_TESTS = {
     "torture",
 }
 
+# Packages whose names users or other packages import from the package itself.
+FRONTS = {
+    "tiered",
+    "tiered.aio",
+    "tiered.cli",
+    "tiered.daemon",
+    "tiered.demo",
+    "tiered.export",
+    "tiered.monitor.metrics",
+    "tiered.policies",
+    "tiered.spark",
+}
+
 LOGGERS = {
     "tiered",
     "tiered.background",
@@ -159,6 +172,23 @@ def test_a_package_says_which_of_its_modules_others_import() -> None:
         _, _, listed = text.partition("Other packages import ")
         said[package] = set(re.findall(r"`(\w+)`", listed))
     assert said == used
+
+
+def test_a_package_exports_nothing_of_its_modules() -> None:
+    """Else a name has two places, and an import of one module loads others. The fronts that users see are exceptions."""
+    fronts = {
+        module_name(path) for path in modules() if path.name == "__init__.py" and any(front_imports(path))
+    }
+    assert fronts == FRONTS
+
+
+def front_imports(path: Path) -> Iterator[ast.ImportFrom]:
+    """Every import at the top level of a package that takes a name from one of its own modules."""
+    yield from (
+        node
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.ImportFrom) and node.level == 1
+    )
 
 
 def test_the_page_of_the_architecture_names_what_there_is() -> None:
