@@ -55,11 +55,9 @@ FRONTS = {
     "tiered",
     "tiered.aio",
     "tiered.cli",
-    "tiered.daemon",
     "tiered.demo",
     "tiered.export",
     "tiered.monitor.metrics",
-    "tiered.policies",
     "tiered.spark",
 }
 

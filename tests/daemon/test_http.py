@@ -17,7 +17,7 @@ import pytest
 
 import tiered
 from tests.support.waiting import wait_until
-from tiered.daemon import Daemon
+from tiered.daemon.service import Daemon
 from tiered.monitor import http as web
 from tiered.monitor.http import Views, Web, read_token
 

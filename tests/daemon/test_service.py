@@ -27,7 +27,7 @@ from tests.support import fork_server
 from tests.support.paths import ROOT
 from tests.support.waiting import wait_until
 from tiered.cli import app
-from tiered.daemon import Daemon
+from tiered.daemon.service import Daemon
 
 
 class Command:

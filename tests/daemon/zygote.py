@@ -8,8 +8,8 @@ from typing import Any
 
 import tiered
 from tests.support import zygote
-from tiered.daemon import Daemon
 from tiered.daemon.logs import set_up_logging
+from tiered.daemon.service import Daemon
 
 # Nobody lives on where a test forgot to end it.
 SECONDS_MAX = 60.0

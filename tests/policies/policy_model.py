@@ -11,29 +11,30 @@ from uuid import UUID
 from hypothesis import strategies as st
 
 from tiered.base.units import Floor
-from tiered.policies import (
+from tiered.policies.actions import (
     Action,
     ChangeClass,
-    ColdObjectFact,
     Compress,
-    CopyFact,
     Cut,
     Demote,
     EvictLocal,
     Expire,
     Merge,
-    ObjectFact,
     Offload,
-    PartitionFacts,
-    Policy,
     Promote,
     Scrub,
-    ScrubFact,
     Seal,
-    SegmentFact,
     ShipTail,
-    StoreFacts,
     Sweep,
+)
+from tiered.policies.facts import (
+    ColdObjectFact,
+    CopyFact,
+    ObjectFact,
+    PartitionFacts,
+    ScrubFact,
+    SegmentFact,
+    StoreFacts,
 )
 from tiered.policies.policy import (
     CompressRule,
@@ -42,6 +43,7 @@ from tiered.policies.policy import (
     MergeRule,
     OffloadRule,
     Pin,
+    Policy,
     PromoteRule,
     Retention,
     Roll,

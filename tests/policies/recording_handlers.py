@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 from uuid import UUID
 
-from tiered.policies import (
+from tiered.policies.actions import (
     Action,
     Compress,
     EvictLocal,

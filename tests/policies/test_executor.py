@@ -11,11 +11,9 @@ import pytest
 
 from tests.policies.recording_handlers import KINDS, RecordingHandlers, do
 from tiered.errors import ColdStorageError, DiskFull, Fenced
-from tiered.policies import (
-    Action,
-    Executor,
-    Plan,
-)
+from tiered.policies.actions import Action
+from tiered.policies.executor import Executor
+from tiered.policies.plan import Plan
 
 
 def test_every_kind_reaches_its_handler_in_the_order_of_the_plan() -> None:

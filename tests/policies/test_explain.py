@@ -23,19 +23,19 @@ from tests.policies.policy_model import (
     store,
     stores,
 )
-from tiered.policies import (
-    Action,
-    ChangeClass,
-    ColdObjectFact,
-    Expire,
-    ObjectFact,
-    Policy,
-    Rewrite,
-    StoreFacts,
-    make_plan,
-)
+from tiered.policies.actions import Action, ChangeClass, Expire, Rewrite
+from tiered.policies.facts import ColdObjectFact, ObjectFact, StoreFacts
 from tiered.policies.forecast.explain import Explanation, OffsetRun, explain
-from tiered.policies.policy import CompressRule, LocalRetention, MergeRule, OffloadRule, Retention, ScrubRule
+from tiered.policies.plan import make_plan
+from tiered.policies.policy import (
+    CompressRule,
+    LocalRetention,
+    MergeRule,
+    OffloadRule,
+    Policy,
+    Retention,
+    ScrubRule,
+)
 
 HOUR = 3600 * SECOND
 

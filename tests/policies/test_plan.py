@@ -22,36 +22,29 @@ from tests.policies.policy_model import (
     store,
 )
 from tiered.base.units import Floor
-from tiered.policies import (
-    PRESETS,
+from tiered.policies.actions import (
     Action,
-    ColdObjectFact,
     Compress,
-    CopyFact,
     Demote,
     EvictLocal,
     Expire,
-    ObjectFact,
     Offload,
-    PartitionFacts,
-    Plan,
-    Policy,
     Promote,
-    Requests,
     Scrub,
-    ScrubFact,
     Seal,
     ShipTail,
-    StoreFacts,
-    make_plan,
 )
-from tiered.policies.cost import COMMIT, estimate, upload_requests
+from tiered.policies.cost import COMMIT, Requests, estimate, upload_requests
+from tiered.policies.facts import ColdObjectFact, CopyFact, ObjectFact, PartitionFacts, ScrubFact, StoreFacts
+from tiered.policies.plan import Plan, make_plan
 from tiered.policies.policy import (
+    PRESETS,
     CompressRule,
     LocalRetention,
     MergeRule,
     OffloadRule,
     Pin,
+    Policy,
     PromoteRule,
     Retention,
     Roll,

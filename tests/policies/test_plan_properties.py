@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.policies.policy_model import NOW, SECOND, active, apply, partition, policies, store, stores
 from tiered.base.units import to_us
-from tiered.policies import (
+from tiered.policies.actions import (
     ChangeClass,
     Compress,
     Cut,
@@ -20,21 +20,16 @@ from tiered.policies import (
     EvictLocal,
     Expire,
     Merge,
-    ObjectFact,
     Offload,
-    PartitionFacts,
-    Plan,
-    Policy,
     Promote,
     Scrub,
     Seal,
-    SegmentFact,
     ShipTail,
-    StoreFacts,
     Sweep,
-    make_plan,
 )
-from tiered.policies.policy import MergeRule, OffloadRule
+from tiered.policies.facts import ObjectFact, PartitionFacts, SegmentFact, StoreFacts
+from tiered.policies.plan import Plan, make_plan
+from tiered.policies.policy import MergeRule, OffloadRule, Policy
 from tiered.policies.rules.change_class import BYTES_PER_PASS
 from tiered.policies.rules.merge import GROWTH, SEGMENTS_MAX
 

@@ -9,13 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.policies.policy_model import NOW, SECOND, active, partition, policies, segment, store, stores
-from tiered.policies import Policy, StoreFacts, make_plan
+from tiered.policies.facts import StoreFacts
 from tiered.policies.forecast.simulate import simulate
+from tiered.policies.plan import make_plan
 from tiered.policies.policy import (
     CompressRule,
     LocalRetention,
     MergeRule,
     OffloadRule,
+    Policy,
     Retention,
     Roll,
     ScrubRule,

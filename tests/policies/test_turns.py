@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from tests.policies.recording_handlers import RecordingHandlers, do
 from tiered.errors import ColdStorageError
-from tiered.policies import Action, Executor
+from tiered.policies.actions import Action
+from tiered.policies.executor import Executor
 from tiered.policies.turns import LARGE_BYTES, LARGE_SLOTS, SLOTS, PartitionTurns
 
 

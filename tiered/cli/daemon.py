@@ -9,9 +9,9 @@ from typing import Annotated, Any
 
 import typer
 
-from ..daemon import Daemon
 from ..daemon.logs import set_up_logging, take_down_logging
 from ..daemon.notify import Notifier
+from ..daemon.service import Daemon
 from ..errors import ConfigError
 from ..settings.settings import Settings
 from .options import ColdUrl, ConfigFile, StorePath, overrides_of

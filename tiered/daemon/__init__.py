@@ -10,7 +10,3 @@
 
 Other packages import `logs`, `notify` and `service`.
 """
-
-from .service import Daemon
-
-__all__ = ["Daemon"]
