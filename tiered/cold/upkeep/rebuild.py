@@ -159,22 +159,8 @@ def plan_rebuild(
     ColdStorageError
         The objects cannot be listed or read.
     """
-    candidates: list[Candidate] = []
-    left_out: list[tuple[str, str]] = []
-    unreadable: list[ObjectName] = []
-    for info in cold.store.list(cold.keys.data_prefix):
-        name = parse_object_name(info.key.removeprefix(cold.keys.data_prefix))
-        if name is None:
-            continue
-        try:
-            entry, about = rebuild_object(cold.store, info.key)
-            facts = about.facts
-            if (facts.topic_id, facts.partition) != (cold.topic_id, cold.partition):
-                raise CorruptionError("object of another topic or partition")
-            candidates.append(Candidate(name.epoch, entry, _lineage_of(facts), about.segments))
-        except CorruptionError as error:
-            left_out.append((str(name), error.reason))
-            unreadable.append(name)
+    candidates, unreadable = _read_candidates(cold)
+    left_out = [(str(name), reason) for name, reason in unreadable]
     lineage = lineage_epoch or FIRST_LINEAGE
     beyond = local[0] if local is not None else 1 << 63
     undone = {
@@ -213,23 +199,50 @@ def plan_rebuild(
         origins=origins,
         features=_features(candidates, chosen),
     )
-    problems = [
+    problems = _missing_offsets(chosen, [name for name, _ in unreadable], log_start)
+    problems += _contested_offsets(candidates, chosen, lineage, log_start)
+    problems += _older_lineages(candidates, chosen)
+    problems += _broken_chain(candidates, chosen)
+    problems += [] if problems else check_head(head)
+    return Rebuilt(head, (*left_out, *others), tuple(problems))
+
+
+def _read_candidates(cold: PartitionManifest) -> tuple[list[Candidate], list[tuple[ObjectName, str]]]:
+    """Read every object of a partition; return the candidates, and the unreadable objects with the reason."""
+    candidates: list[Candidate] = []
+    unreadable: list[tuple[ObjectName, str]] = []
+    for info in cold.store.list(cold.keys.data_prefix):
+        name = parse_object_name(info.key.removeprefix(cold.keys.data_prefix))
+        if name is None:
+            continue
+        try:
+            entry, about = rebuild_object(cold.store, info.key)
+            facts = about.facts
+            if (facts.topic_id, facts.partition) != (cold.topic_id, cold.partition):
+                raise CorruptionError("object of another topic or partition")
+            candidates.append(Candidate(name.epoch, entry, _lineage_of(facts), about.segments))
+        except CorruptionError as error:
+            unreadable.append((name, error.reason))
+    return candidates, unreadable
+
+
+def _missing_offsets(
+    chosen: Sequence[ObjectEntry], unreadable: Sequence[ObjectName], log_start: int
+) -> list[str]:
+    """Return the gaps between the chosen objects, and the unreadable objects whose records no chosen object has."""
+    gaps = [
         f"offsets {a.end_offset} to {b.base_offset} are in no object"
         for a, b in pairwise(chosen)
         if a.end_offset != b.base_offset
     ]
-    problems += [
+    lost = [
         f"{name} cannot be read, and no other object holds what it did; to give it up, move it out of the prefix"
         for name in unreadable
         if not any(
             entry.base_offset <= max(name.base_offset, log_start) < entry.end_offset for entry in chosen
         )
     ]
-    problems += _contested_offsets(candidates, chosen, lineage, log_start)
-    problems += _older_lineages(candidates, chosen)
-    problems += _broken_chain(candidates, chosen)
-    problems += [] if problems else check_head(head)
-    return Rebuilt(head, (*left_out, *others), tuple(problems))
+    return gaps + lost
 
 
 def _history(
