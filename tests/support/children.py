@@ -10,12 +10,28 @@ import subprocess
 import sys
 import time
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
+
+import pytest
 
 from tests.support.paths import ROOT
 
 PATIENCE_SECONDS = 60.0
+
+
+@contextmanager
+def zygote_with_endpoint(module: str, endpoint: str, folder: Path) -> Iterator[Zygote]:
+    """A running zygote, whose children find an S3 endpoint in their environment."""
+    with (folder / "log").open("wb") as log:
+        # Only while it starts: other folders' tests have another endpoint in this process.
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("AWS_ENDPOINT_URL", endpoint)
+            zygote = Zygote(log, module)
+        yield zygote
+        zygote.close()
 
 
 class Zygote:

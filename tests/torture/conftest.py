@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import tiered
-from tests.support.children import Zygote
+from tests.support.children import Zygote, zygote_with_endpoint
 from tests.support.fast_endpoint import s3_endpoint
 from tests.support.s3_server import S3Process
 from tests.torture.place import Place
@@ -19,14 +19,10 @@ __all__ = ["s3_endpoint"]
 
 @pytest.fixture(scope="session")
 def zygote(fast_server: S3Process, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Zygote]:
-    """Forked children find the S3 endpoint in their environment."""
-    with (tmp_path_factory.mktemp("zygote") / "log").open("wb") as log:
-        # Only while it starts: other folders' tests have another endpoint in this process.
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setenv("AWS_ENDPOINT_URL", fast_server.url)
-            zygote = Zygote(log, "tests.torture.zygote")
+    with zygote_with_endpoint(
+        "tests.torture.zygote", fast_server.url, tmp_path_factory.mktemp("zygote")
+    ) as zygote:
         yield zygote
-        zygote.close()
 
 
 @pytest.fixture(params=["s3", "file"])

@@ -153,20 +153,20 @@ def make_plan(
         The interval of sweeps; None for never.
     """
     now = facts.now_us if now_us is None else now_us
-    drafts = [PartitionPlan(item, policy_for(item.topic), facts, now) for item in facts.partitions]
-    relieve_disk(facts, drafts)
-    promote(facts, drafts)
+    plans = [PartitionPlan(item, policy_for(item.topic), facts, now) for item in facts.partitions]
+    relieve_disk(facts, plans)
+    promote(facts, plans)
     return Plan(
         now_us=now,
         actions=(
-            *(action for draft in sorted(drafts, key=_frees_no_disk) for action in draft.actions()),
+            *(action for plan in sorted(plans, key=_frees_no_disk) for action in plan.actions()),
             *sweep(facts, sweep_every, now),
         ),
-        notes=tuple(note for draft in drafts for note in draft.notes),
+        notes=tuple(note for plan in plans for note in plan.notes),
         storage_class=facts.storage_class,
-        waiting=tuple(draft.waiting for draft in drafts if draft.waiting is not None),
+        waiting=tuple(plan.waiting for plan in plans if plan.waiting is not None),
     )
 
 
-def _frees_no_disk(draft: PartitionPlan) -> bool:
-    return not draft.frees_disk()
+def _frees_no_disk(plan: PartitionPlan) -> bool:
+    return not plan.frees_disk()

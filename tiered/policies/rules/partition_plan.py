@@ -94,45 +94,45 @@ class PartitionPlan:
             yield due
 
 
-def relieve_disk(facts: StoreFacts, drafts: Sequence[PartitionPlan]) -> None:
+def relieve_disk(facts: StoreFacts, plans: Sequence[PartitionPlan]) -> None:
     """While the disk would stay short, drop copies and then evict more, the oldest of all partitions first."""
-    free = _free_after(facts, drafts)
+    free = _free_after(facts, plans)
     copies = [
-        (used, index, copy) for index, draft in enumerate(drafts) for used, copy in draft.copies.droppable()
+        (used, index, copy) for index, plan in enumerate(plans) for used, copy in plan.copies.droppable()
     ]
     for _, index, copy in sorted(copies, key=lambda item: item[:2]):
-        if free < drafts[index].case.floor_bytes:
-            draft = drafts[index]
-            draft.demotions.append(draft.copies.drop(copy, draft.case.short_reason()))
+        if free < plans[index].case.floor_bytes:
+            plan = plans[index]
+            plan.demotions.append(plan.copies.drop(copy, plan.case.short_reason()))
             free += copy.bytes
     candidates: list[tuple[int, int, SegmentFact]] = []
-    for index, draft in enumerate(drafts):
+    for index, plan in enumerate(plans):
         latest = 0
-        for segment in list(evictable(draft.case, draft.segments))[len(draft.evictions) :]:
+        for segment in list(evictable(plan.case, plan.segments))[len(plan.evictions) :]:
             latest = max(latest, segment.last_append_us)  # keeps offset order within a partition
             candidates.append((latest, index, segment))
     for _, index, segment in sorted(candidates, key=lambda item: item[:2]):
-        if free < drafts[index].case.floor_bytes:
-            drafts[index].evictions.append(evict(segment, drafts[index].case.short_reason()))
+        if free < plans[index].case.floor_bytes:
+            plans[index].evictions.append(evict(segment, plans[index].case.short_reason()))
             free += segment.local_bytes
 
 
-def promote(facts: StoreFacts, drafts: Sequence[PartitionPlan]) -> None:
+def promote(facts: StoreFacts, plans: Sequence[PartitionPlan]) -> None:
     """Make copies where the disk then still has twice its floor: what is appended next must not end them again."""
     room = 1 << 62
     if facts.disk_total_bytes:
-        floor = max((draft.case.floor_bytes for draft in drafts), default=0)
+        floor = max((plan.case.floor_bytes for plan in plans), default=0)
         room = facts.disk_free_bytes - 2 * floor
-    for draft in drafts if facts.has_cold else ():
-        made = list(draft.copies.promotions(room, draft.rewritten()))
-        draft.promotions += made
+    for plan in plans if facts.has_cold else ():
+        made = list(plan.copies.promotions(room, plan.rewritten()))
+        plan.promotions += made
         room -= sum(item.bytes for item in made)
 
 
-def _free_after(facts: StoreFacts, drafts: Sequence[PartitionPlan]) -> int:
+def _free_after(facts: StoreFacts, plans: Sequence[PartitionPlan]) -> int:
     free = facts.disk_free_bytes
-    for draft in drafts:
-        start = draft.start_offset
-        free += sum(item.local_bytes for item in draft.case.facts.segments if is_behind(item, start))
-        free += sum(item.bytes for item in (*draft.evictions, *draft.demotions))
+    for plan in plans:
+        start = plan.start_offset
+        free += sum(item.local_bytes for item in plan.case.facts.segments if is_behind(item, start))
+        free += sum(item.bytes for item in (*plan.evictions, *plan.demotions))
     return free
