@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 import tiered
 from tiered.cli import app
+from tiered.cli.erase import read_lines
 
 GRACE = "[sweep]\ngrace = '0s'\n"
 
@@ -38,6 +39,12 @@ def run(*arguments: str, text: str = "") -> Any:
     found = CliRunner().invoke(app, [*arguments, "--config", "tiered.toml"], input=text, prog_name="tiered")
     assert found.exception is None or isinstance(found.exception, SystemExit), found.exception
     return found
+
+
+def test_lines_of_a_keys_file_end_at_line_feeds_alone(tmp_path: Path) -> None:
+    path = tmp_path / "keys.txt"
+    path.write_bytes("\ufeffann\r\nb\u2028ob\x0b\n\ncid".encode())
+    assert read_lines(path) == ["ann", "b\u2028ob\x0b", "cid"]
 
 
 def test_from_a_dry_run_to_the_end(data: Path) -> None:

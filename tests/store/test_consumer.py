@@ -25,7 +25,15 @@ import tiered
 from tests.support.clock import Clock
 from tests.support.stores import evict_all, open_store
 from tiered.engine import durable_reads
-from tiered.errors import ConfigError, Fenced, OffsetOutOfRange, PositionLost, ReadOnly, StoreClosed
+from tiered.errors import (
+    ConfigError,
+    Fenced,
+    OffsetOutOfRange,
+    PositionLost,
+    ReadOnly,
+    StoreClosed,
+    TopicNotFound,
+)
 from tiered.store.interface import consumer as consumer_module
 
 
@@ -207,6 +215,23 @@ def test_seek_moves_what_comes_next(opened: tiered.Store) -> None:
     assert consumer.position() == {0: 3, 1: 3}
 
 
+def test_a_thread_that_waits_for_a_deleted_topic_hears_of_it(
+    opened: tiered.Store, store: tiered.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(durable_reads, "_LISTEN_SECONDS", 0.05)
+    consumer = filled(opened).consumer("billing", start="latest")
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(consumer.poll, None)
+        store.delete_topic("orders")
+        with pytest.raises(TopicNotFound, match="'orders'"):
+            waiting.result(30)
+    with pytest.raises(TopicNotFound, match="'orders'"):
+        consumer.poll(0)
+    store.create_topic("orders", partitions=2)
+    with pytest.raises(TopicNotFound, match="'orders'"):
+        consumer.poll(0)
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -215,6 +240,7 @@ def test_seek_moves_what_comes_next(opened: tiered.Store) -> None:
         (lambda topic: topic.consumer("a\0b"), "name of a consumer"),
         (lambda topic: topic.consumer("billing").poll(0, max_records=0), "max_records is"),
         (lambda topic: topic.consumer("billing").poll("1"), "timeout is a number"),
+        (lambda topic: topic.consumer("billing").poll(float("nan")), "timeout is a number"),
         (lambda topic: topic.consumer("billing").commit([0]), "offsets is a dict"),
         (lambda topic: topic.consumer("billing").commit({True: 1}), "does not read partition True"),
         (lambda topic: topic.consumer("billing").seek("oldest"), "seek takes"),

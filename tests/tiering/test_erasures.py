@@ -130,6 +130,15 @@ def test_an_erasure_comes_to_its_end_step_by_step(
     assert store.verify(deep=True).problems == ()
 
 
+def test_a_value_that_equals_nothing_is_refused_beside_others(store: tiered.Store) -> None:
+    """To leave it out would be an erasure that is done while its records are there."""
+    topic = store.create_topic("f", schema=pa.schema([("f", pa.float64())]))
+    topic.append({"f": float("nan")})
+    with pytest.raises(ConfigError, match="null and NaN equal none"):
+        topic.erase(column="f", values=[1.5, float("nan")])
+    assert store.erasures() == []
+
+
 @pytest.mark.parametrize(
     ("arguments", "error", "text"),
     [
@@ -138,7 +147,8 @@ def test_an_erasure_comes_to_its_end_step_by_step(
         ({"keys": ["a"], "column": "value"}, ConfigError, "takes keys, or a column"),
         ({"keys": []}, ConfigError, "without values"),
         ({"keys": "abc"}, ConfigError, "takes a list of values"),
-        ({"keys": [None]}, ConfigError, "nothing equals null"),
+        ({"keys": [None]}, ConfigError, "null and NaN equal none"),
+        ({"keys": ["a", None]}, ConfigError, "null and NaN equal none"),
         ({"column": "nope", "values": [1]}, SchemaMismatch, "no column 'nope'"),
         ({"column": "headers", "values": [1]}, SchemaMismatch, "compares plain values"),
         ({"keys": ["a"], "reason": "x" * 2000}, ConfigError, "at most 1000 characters"),

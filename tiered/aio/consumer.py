@@ -13,7 +13,7 @@ from typing import Self
 import pyarrow as pa
 
 from ..errors import ConfigError
-from ..store.interface.consumer import Consumer
+from ..store.interface.consumer import Consumer, check_timeout
 from .threads import Threads
 
 _RECORDS_MAX = 10_000
@@ -45,8 +45,7 @@ class AsyncConsumer:
         """Return the next records; see `Consumer.poll`."""
         if type(max_records) is not int or max_records < 1:
             raise ConfigError(f"max_records is a whole number above 0, not {max_records!r}")
-        if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, int | float)):
-            raise ConfigError(f"timeout is a number of seconds or None, not {timeout!r}")
+        check_timeout(timeout)
         deadline = None if timeout is None else time.monotonic() + timeout
         batches: list[pa.RecordBatch] = []
         if await self._wait_for_some(deadline):

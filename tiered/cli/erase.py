@@ -165,7 +165,8 @@ def read_lines(path: Path) -> list[str]:
             f"{path} has more than {_KEYS_BYTES_MAX} bytes; divide the keys among several erasures"
         )
     try:
-        lines = data.decode().splitlines()
+        # A key may hold any character but the end of a line; some editors begin a file by a byte order mark.
+        lines = [line.removesuffix("\r") for line in data.decode("utf-8-sig").split("\n")]
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path} is not text in UTF-8 ({error.reason} at byte {error.start})") from None
     return [line for line in lines if line]

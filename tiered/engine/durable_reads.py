@@ -7,6 +7,7 @@ from collections.abc import Generator, Iterable, Mapping
 
 import pyarrow as pa
 
+from ..errors import TopicNotFound
 from ..reader.read import read_splits
 from ..reader.rows import Query, coalesce
 from ..reader.snapshot import PartitionSnapshot, snapshot_partition
@@ -23,7 +24,7 @@ _BUCKET_SECONDS = 2.0
 
 def durable_offsets(topic: OpenTopic, partitions: Iterable[int]) -> dict[int, OffsetRange]:
     """Return the ranges of durable records; nothing is flushed."""
-    topic.context.lifecycle.check()
+    _check(topic)
     ranges, rest = {}, []
     for partition in partitions:
         writer = topic.writers.get(partition)
@@ -46,13 +47,13 @@ def durable_batches(
 
     Return how far it looked: erased records may lie before that.
     """
+    _check(topic)
     writer = topic.writers.get(partition)
     if (
         writer is not None
         and writer.start_offset <= offset == writer.durable_offset
         and topic.context.settings.store.sync != "never"
     ):
-        topic.context.lifecycle.check()
         return offset
     refresh(topic, asks_bucket=False)
     snapshot = _durable_snapshot(topic, partition, offset, offset + count)
@@ -86,9 +87,17 @@ def wait_durable(
     else:
         limit = _POLL_SECONDS
     with topic.listeners.listening(wake):
-        lifecycle.check()
+        _check(topic)
         if not any(
             topic.writers[key].durable_offset > end for key, end in ends.items() if key in topic.writers
         ):
             wake.wait(limit if seconds is None else min(seconds, limit))
+    _check(topic)
+
+
+def _check(topic: OpenTopic) -> None:
+    """Raise `StoreClosed`, or `TopicNotFound` if this process deleted the topic: its writers keep what they had."""
+    lifecycle = topic.context.lifecycle
     lifecycle.check()
+    if lifecycle.writes and not topic.registry.is_open(topic):
+        raise TopicNotFound(f"topic {topic.name!r} was deleted")

@@ -96,7 +96,12 @@ def erased_column(topic: TopicShape, column: str | None) -> pa.Field:
 def _values(field: pa.Field, given: Iterable[object]) -> pa.Array:
     if isinstance(given, (str, bytes)) or not isinstance(given, Iterable):
         raise ConfigError(f"an erasure takes a list of values, not {given!r:.80}")
-    values = [value for value in dict.fromkeys(stored_values(field, list(given))) if value == value]
+    listed = list(given)
+    values = list(dict.fromkeys(stored_values(field, [value for value in listed if value is not None])))
+    if None in listed or any(value != value for value in values):
+        raise ConfigError(
+            "an erasure finds records by equal values, and null and NaN equal none: leave them out"
+        )
     if not values:
         raise ConfigError("an erasure without values erases nothing; give at least one")
     array = pa.array(values, field.type)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import threading
 import time
@@ -36,6 +37,14 @@ _TURN_RECORDS = 1 << 20
 _RETRY_SECONDS_MAX = 60.0
 
 _log = logging.getLogger("tiered.topic")
+
+
+def check_timeout(timeout: object) -> None:
+    """Raise `ConfigError` for anything but a number of seconds, or None."""
+    if timeout is None:
+        return
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or math.isnan(timeout):
+        raise ConfigError(f"timeout is a number of seconds or None, not {timeout!r}")
 
 
 class ConsumedTopic(Protocol):
@@ -202,8 +211,7 @@ class Consumer:
         """
         if type(max_records) is not int or max_records < 1:
             raise ConfigError(f"max_records is a whole number above 0, not {max_records!r}")
-        if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, int | float)):
-            raise ConfigError(f"timeout is a number of seconds or None, not {timeout!r}")
+        check_timeout(timeout)
         deadline = None if timeout is None else time.monotonic() + timeout
         self._check()
         with self._lock:
