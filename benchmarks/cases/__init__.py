@@ -12,6 +12,7 @@ from .cold import cold_scan, cold_scan_s3
 from .compaction import compaction
 from .consumers import coroutines, poll, position_commits
 from .flight import flight_append, flight_latency, flight_scan
+from .keys import scan_key
 from .manifest import manifest
 from .memory import memory_append, memory_scan
 from .offload import memory_offload, offload, requests
@@ -42,6 +43,7 @@ CASES: dict[str, Callable[[Bench], Case]] = {
     "scan-lz4": partial(compressed_scan, codec="lz4"),
     "scan-cold": cold_scan,
     "scan-filter": cold_filter,
+    "scan-key": scan_key,
     "scan-s3": cold_scan_s3,
     "scan-s3-random": partial(cold_scan_s3, random=True),
     "offload": offload,

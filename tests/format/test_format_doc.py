@@ -255,6 +255,7 @@ def test_limits() -> None:
         "bytes of a document, head or page": protocol.GET_BYTES_MAX,
         "records of a row group": manifest.GROUP_RECORDS_MAX,
         "bytes of a row group, or of a tail": manifest.RANGE_BYTES_MAX,
+        "bytes of the filters of an object": manifest.FILTERS_BYTES_MAX,
         "bytes of values of a row group": page_memory.VALUES_BYTES_MAX,
         "bytes of elements in lists of a row group": page_memory.ELEMENTS_BYTES_MAX,
     }

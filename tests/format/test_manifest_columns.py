@@ -20,7 +20,14 @@ from hypothesis import strategies as st
 from tests.support.manifest_values import entries, entry
 from tiered.errors import TieredError
 from tiered.format import manifest_codec, manifest_page
-from tiered.format.manifest import GROUP_RECORDS_MAX, RANGE_BYTES_MAX, ObjectEntry, PageRef, RowGroup
+from tiered.format.manifest import (
+    FILTERS_BYTES_MAX,
+    GROUP_RECORDS_MAX,
+    RANGE_BYTES_MAX,
+    ObjectEntry,
+    PageRef,
+    RowGroup,
+)
 from tiered.format.manifest_codec import decode_page, encode_page, entry_to_json
 from tiered.format.manifest_columns import EntryColumns, IntegerColumn, field_of, overlapping
 
@@ -85,13 +92,16 @@ def real_entries(draw: st.DrawFn) -> tuple[ObjectEntry, ...]:
             groups.append(RowGroup(start, end, count, position, length, *numbers))
             start, position = end, position + length
         end = start if groups else base + draw(st.integers(1, 1 << 33))
+        size = position + draw(st.integers(3, RANGE_BYTES_MAX))
+        filters = draw(st.just(0) | st.integers(1, min(size - position - 1, FILTERS_BYTES_MAX)))
         found.append(
             ObjectEntry(
                 f"{base:020d}-{segment}.parquet", base, end, sum(group.record_count for group in groups),
                 draw(INT64), draw(INT64), draw(INT64),
                 tuple(draw(st.lists(st.uuids(), min_size=1, max_size=3))), draw(INT64), draw(st.booleans()),
-                position + draw(st.integers(1, RANGE_BYTES_MAX)), draw(INT64), position, draw(INT64),
+                size, draw(INT64), position, draw(INT64),
                 draw(texts), draw(texts), tuple(groups), draw(texts), draw(texts),
+                *((position + filters, draw(INT64), draw(INT64)) if filters else ()),
             )
         )  # fmt: skip
         base = end
@@ -176,6 +186,7 @@ SOUND = (
     entry(7, 20, (2, 3), groups=3, storage_class="GLACIER_IR"),
     entry(20, 30, 4, record_count=0, row_groups=(), tail_position=0),
     entry(30, 40, 5, groups=2, sealed=False, end_hash="ef"),
+    entry(40, 50, 6, groups=2, footer_position=220, footer_crc=7, filters_crc=8),
 )
 ODD: tuple[Any, ...] = (
     KeyError, None, "x", "", "null", -1, 0, 1, 1.0, 1.5, True, False, [], {}, [[]], [{}], [None], 2**63 - 1, 2**63,
@@ -276,6 +287,15 @@ UNSOUND = {
     "many records": [_object(0, (1 << 40, GROUP_RECORDS_MAX + 1, 0, 10))],
     "more records than offsets": [_object(0, (5, 6, 0, 10), (9, 3, 10, 10))],
     "a long footer": [_object(0, (5, 5, 0, 10), bytes=10 + RANGE_BYTES_MAX + 1)],
+    "filters before the tail": [_object(0, (5, 5, 0, 10), bytes=30, footer_position=9)],
+    "filters without bytes": [_object(0, (5, 5, 0, 10), bytes=30, footer_position=10)],
+    "filters and no footer": [_object(0, (5, 5, 0, 10), bytes=30, footer_position=30)],
+    "large filters": [
+        _object(0, (5, 5, 0, 10), bytes=30 + FILTERS_BYTES_MAX, footer_position=11 + FILTERS_BYTES_MAX)
+    ],
+    "filters that wrap": [_object(0, (5, 5, 0, 10), bytes=30, footer_position=-HUGE)],
+    "a checksum of no filters": [_object(0, (5, 5, 0, 10), bytes=30, filters_crc=1)],
+    "a checksum of no footer": [_object(0, (5, 5, 0, 10), bytes=30, footer_crc=1)],
     "no footer": [_object(0, (5, 5, 0, 10), bytes=10)],
     "another number of records": [_object(0, (5, 5, 0, 10), record_count=4)],
     "records without a row group": [_object(0, record_count=1)],
@@ -320,10 +340,11 @@ def test_objects_of_these_parts_are_sound_otherwise() -> None:
         _object(0, (5, 5, 0, 10), (9, 4, 10, 10)),
         _object(9),
         _object(10, (20, 3, 0, RANGE_BYTES_MAX)),
+        _object(20, (30, 3, 0, 10), bytes=11 + FILTERS_BYTES_MAX, footer_position=10 + FILTERS_BYTES_MAX),
     ]
-    ref = replace(SOUND_REF, count=3, base_offset=0, end_offset=20)
+    ref = replace(SOUND_REF, count=4, base_offset=0, end_offset=30)
     decoded, *_ = check_same(ref, dump({"version": 1, "entries": objects}))
-    assert [item.end_offset for item in decoded] == [9, 10, 20]
+    assert [item.end_offset for item in decoded] == [9, 10, 20, 30]
 
 
 @pytest.mark.parametrize(

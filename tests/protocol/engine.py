@@ -80,6 +80,7 @@ class Meta:
     schemas: tuple[str, ...] = ("x",)
     schema: str = "x"
     schema_id: int = 0
+    key_column: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         return {"name": self.name, "id": str(self.topic_id), "partitions": 1, "schemas": [{"arrow": "x"}]}
@@ -526,7 +527,15 @@ class ModelLock:
 
 
 def write_object(
-    upload: Any, schema: Any, rows: Any, facts: SegmentFacts, *, name: str, sealed: bool, row_group_bytes: int
+    upload: Any,
+    schema: Any,
+    rows: Any,
+    facts: SegmentFacts,
+    *,
+    name: str,
+    sealed: bool,
+    row_group_bytes: int,
+    key_filter: Any,
 ) -> Any:
     """See `parquet_object.write_object`: the object is the JSON of its records, by offset."""
     data = json.dumps({facts.base_offset + i: row for i, row in enumerate(rows)}).encode()

@@ -91,6 +91,24 @@ def test_both_releases_take_turns_at_one_store(tmp_path: Path, before: Path) -> 
     assert rows == {"kept": 3 * life.ROWS, "records": 6 * life.ROWS - life.ROWS // 2, "typed": 15}
 
 
+def test_filters_are_ignored_by_the_release_before_and_its_objects_have_none(
+    tmp_path: Path, before: Path
+) -> None:
+    """It reads objects with filters by key, and goes on; this one then reads objects with and without."""
+    wrote, here = run(ROOT, tmp_path, "write:0", "read_keys")
+    assert wrote == {"failed": []}
+    assert here["filtered"] > 0
+    there, wrote, mixed = run(before, tmp_path, "read_keys", "write:1", "read_keys")
+    assert there["rows"] == here["rows"]
+    assert wrote == {"failed": []}
+    both, wrote, after = run(ROOT, tmp_path, "read_keys", "write:2", "read_keys")
+    assert both["rows"] == mixed["rows"] != here["rows"]
+    assert wrote == {"failed": []}
+    assert sum(after["rows"].values()) > sum(both["rows"].values())
+    (there,) = run(before, tmp_path, "read_keys")
+    assert there["rows"] == after["rows"]
+
+
 @pytest.mark.parametrize(
     "order", ["restored here", pytest.param("restored by the release before", marks=pytest.mark.slow)]
 )

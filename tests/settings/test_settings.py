@@ -285,6 +285,7 @@ def rule(**rules: Any) -> dict[str, Any]:
         (rule(offload={"row_group_bytes": "65MiB"}), "offload.row_group_bytes", "is 1MiB to 64MiB"),
         (rule(offload={"row_group_bytes": "4KiB"}), "offload.row_group_bytes", "is 1MiB to 64MiB"),
         (rule(offload={"row_group_bytes": "off"}), "offload.row_group_bytes", "size"),
+        (rule(offload={"key_filter": True}), "offload.key_filter", "is not one of these: auto, on, off"),
         (rule(storage_class={"name": "DEEP_ARCHIVE", "after": "1d"}), "storage_class.name", "GLACIER_IR"),
         (
             rule(storage_class={"after": "1h"}, merge={"after": "2h"}),
@@ -327,7 +328,13 @@ def test_new_rules_are_written_as_they_were_read() -> None:
         "pin": {"age": "2h", "topic": False, "since": "2027-01-31T00:00:00Z"},
         "promote": {"reads": 3, "within": "1h", "keep": "1d", "bytes": "10GiB"},
         "storage_class": {"name": "GLACIER_IR", "after": "13w"},
-        "offload": {"after": "10m", "tail_interval": "10s", "bytes": "1GiB", "row_group_bytes": "32MiB"},
+        "offload": {
+            "after": "10m",
+            "tail_interval": "10s",
+            "bytes": "1GiB",
+            "row_group_bytes": "32MiB",
+            "key_filter": "on",
+        },
     }
     settings = Settings.model_validate(rule(**written))
     assert settings.to_json()["policies"]["default"] == written

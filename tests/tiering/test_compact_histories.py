@@ -38,7 +38,12 @@ class History(LogHistory):
 
     def __init__(self, path: Path, dice: random.Random, days: Days) -> None:
         rules: dict[str, Any] = {
-            "offload": {"after": "2h", "tail_interval": "1s", "row_group_bytes": "1MiB"},
+            "offload": {
+                "after": "2h",
+                "tail_interval": "1s",
+                "row_group_bytes": "1MiB",
+                "key_filter": dice.choice(["on", "on", "off"]),
+            },
             "local_retention": {"age": dice.choice(["1h", "9h"])},
             "merge": {"after": "3h", "target_bytes": "256KiB"} if dice.random() < 0.7 else "off",
             "cut": {"deleted": 0.25},

@@ -22,7 +22,12 @@ KEYS = [f"user-{number}" for number in range(6)]
 
 def settings_of(dice: random.Random) -> tiered.Settings:
     return stepwise(
-        offload={"after": "2h", "tail_interval": "1s", "row_group_bytes": "1MiB"},
+        offload={
+            "after": "2h",
+            "tail_interval": "1s",
+            "row_group_bytes": "1MiB",
+            "key_filter": dice.choice(["on", "on", "off"]),
+        },
         local_retention={"age": dice.choice(["1h", "9h"])},
         merge={"after": "3h", "target_bytes": "256KiB"},
         cut={"deleted": 0.25},

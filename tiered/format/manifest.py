@@ -26,6 +26,9 @@ PREVIOUS_COMMITS_MAX = 16
 # manifest above them is refused, since readers allocate memory by its numbers.
 GROUP_RECORDS_MAX = 1 << 21
 RANGE_BYTES_MAX = 1 << 28
+FILTERS_BYTES_MAX = 1 << 25
+FILTER_FIELDS = ("footer_position", "footer_crc", "filters_crc")
+"""The fields of an object's entry that only an object with filters has."""
 OBJECT_NAME = re.compile("[A-Za-z0-9_][A-Za-z0-9._-]{0,254}")
 """Matches the names that objects and pages may have."""
 
@@ -60,11 +63,14 @@ class ObjectEntry:
     bytes
         Size of the object.
     tail_position, tail_crc
-        Position and CRC32C of the tail: everything after the last row group (page index and footer).
+        Position and CRC32C of the tail: everything after the last row group (filters, page index and footer).
     storage_class
         The class to which a policy moved it; empty for the class in the bucket's settings.
     end_hash
         For a shipped tail, as in `SegmentFacts`; empty if unknown, as in early releases.
+    footer_position, footer_crc, filters_crc
+        If the tail begins with Bloom filters on the topic's key column: where page index and footer begin, their CRC32C, and
+        that of the filters before them. Otherwise 0.
     """
 
     name: str
@@ -86,6 +92,9 @@ class ObjectEntry:
     row_groups: Sequence[RowGroup] = ()
     storage_class: str = ""
     end_hash: str = ""
+    footer_position: int = 0
+    footer_crc: int = 0
+    filters_crc: int = 0
 
     @property
     def hash_at_end(self) -> str:

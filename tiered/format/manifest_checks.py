@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 
-from .manifest import GROUP_RECORDS_MAX, RANGE_BYTES_MAX, Head, ObjectEntry, PageRef
+from .manifest import FILTERS_BYTES_MAX, GROUP_RECORDS_MAX, RANGE_BYTES_MAX, Head, ObjectEntry, PageRef
 
 
 def check_head(head: Head) -> list[str]:
@@ -145,6 +145,12 @@ def check_object(entry: ObjectEntry) -> list[str]:
         bad.append("its bytes do not add up")
     if entry.bytes - entry.tail_position > RANGE_BYTES_MAX:
         bad.append(f"its footer has {entry.bytes - entry.tail_position} bytes")
+    filters_bytes = entry.footer_position - entry.tail_position
+    if not entry.footer_position:
+        if entry.footer_crc or entry.filters_crc:
+            bad.append("it has checksums of filters, and no filters")
+    elif not (0 < filters_bytes <= FILTERS_BYTES_MAX and entry.footer_position < entry.bytes):
+        bad.append(f"its filters have {filters_bytes} bytes")
     if groups and edges[-1][1] != entry.end_offset:
         bad.append(f"its row groups end at offset {edges[-1][1]}")
     return [f"{entry.name}: {problem}" for problem in bad]

@@ -21,6 +21,7 @@ from ..errors import CorruptionError, UnsupportedFormat
 from .checksum import crc32c
 from .document import FEATURES, decode_document, encode_document
 from .manifest import (
+    FILTER_FIELDS,
     MANIFEST_VERSION,
     OBJECT_NAME,
     Compaction,
@@ -231,6 +232,9 @@ def entry_to_json(entry: ObjectEntry) -> dict[str, Any]:
     for name in ("storage_class", "end_hash"):
         if not values[name]:
             del values[name]  # omitted if empty, as in most entries
+    if not entry.footer_position:
+        for name in FILTER_FIELDS:
+            del values[name]
     return values
 
 
@@ -256,6 +260,7 @@ def entry_from_json(values: dict[str, Any]) -> ObjectEntry:
         row_groups=tuple([_row_group(row) for row in values["row_groups"]]),
         storage_class=_text(values.get("storage_class", "")),
         end_hash=_text(values.get("end_hash", "")),
+        **{name: _integer(values.get(name, 0)) for name in FILTER_FIELDS},
     )
 
 

@@ -14,7 +14,15 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import json as arrow_json
 
-from .manifest import GROUP_RECORDS_MAX, MANIFEST_VERSION, OBJECT_NAME, RANGE_BYTES_MAX, PageRef
+from .manifest import (
+    FILTER_FIELDS,
+    FILTERS_BYTES_MAX,
+    GROUP_RECORDS_MAX,
+    MANIFEST_VERSION,
+    OBJECT_NAME,
+    RANGE_BYTES_MAX,
+    PageRef,
+)
 from .manifest_columns import (
     GROUP_COLUMNS,
     Column,
@@ -33,7 +41,7 @@ _INTEGERS = (
 )  # fmt: skip
 _ENTRY = pa.struct(
     [(name, pa.string()) for name in (*_TEXTS, *_OPTIONAL_TEXTS)]
-    + [(name, pa.int64()) for name in _INTEGERS]
+    + [(name, pa.int64()) for name in (*_INTEGERS, *FILTER_FIELDS)]
     + [("sealed", pa.bool_())]
     + [("segment_ids", pa.list_(pa.string())), ("row_groups", pa.list_(pa.list_(pa.int64())))]
 )
@@ -43,8 +51,10 @@ _GROUP_FIELDS = (
 )  # fmt: skip
 # Arrow's parser takes more than twice the time for twice the bytes. Pages of this release are much smaller.
 _RAW_BYTES_MAX = 4 << 20
-# A field of an entry takes its name and at least `"":0,`. Optional texts may be missing.
-_ENTRY_BYTES_MIN = sum(len(field.name) + 5 for field in _ENTRY if field.name not in _OPTIONAL_TEXTS)
+# A field of an entry takes its name and at least `"":0,`. Optional fields may be missing.
+_ENTRY_BYTES_MIN = sum(
+    len(field.name) + 5 for field in _ENTRY if field.name not in (*_OPTIONAL_TEXTS, *FILTER_FIELDS)
+)
 _ID_CHARACTERS = 36
 _HYPHENS = (8, 13, 18, 23)
 
@@ -73,6 +83,7 @@ def _checked_columns(raw: bytes, ref: PageRef) -> EntryColumns:
     entries = _parse(raw)
     _require(len(entries) == ref.count > 0)
     integers = {name: _integers(entries.field(name)) for name in _INTEGERS}
+    integers |= {name: _integers(entries.field(name).fill_null(0)) for name in FILTER_FIELDS}
     group_bounds, matrix = _row_groups(_present(entries.field("row_groups")))
     groups = {name: matrix[:, i] for i, name in enumerate(_GROUP_FIELDS)}
     segment_bounds, segment_ids = _segment_ids(_present(entries.field("segment_ids")))
@@ -184,6 +195,7 @@ def _fit_each_other(entries: _Integers, groups: _Integers, bounds: Integers) -> 
     counted = np.concatenate(([0], np.cumsum(groups["record_count"])))
     tails = np.zeros(len(base), np.int64)
     tails[filled] = reach[lasts]
+    footers = np.where(entries["footer_position"] == 0, tails, entries["footer_position"])
     conditions = (
         base >= 0,
         end > base,
@@ -199,5 +211,9 @@ def _fit_each_other(entries: _Integers, groups: _Integers, bounds: Integers) -> 
         entries["tail_position"] == tails,
         entries["bytes"] > tails,
         entries["bytes"] - tails <= RANGE_BYTES_MAX,
+        entries["bytes"] > footers,
+        (footers > tails) | (entries["footer_position"] == 0),
+        footers - tails <= FILTERS_BYTES_MAX,
+        (footers > tails) | ((entries["footer_crc"] == 0) & (entries["filters_crc"] == 0)),
     )
     return all(bool(condition.all()) for condition in conditions)

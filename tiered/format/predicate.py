@@ -32,6 +32,8 @@ class Statistics:
         Inclusive bounds of the values that are neither null nor NaN; None: unknown.
     null, nan, value
         Whether there may be nulls, NaNs, and values that are not null.
+    absent
+        Whether no row has a value, which is not null; None: unknown for every value.
     """
 
     low: Any = None
@@ -39,6 +41,11 @@ class Statistics:
     null: bool = True
     nan: bool = False
     value: bool = True
+    absent: Callable[[Any], bool] | None = None
+
+    def lack(self, values: Iterable[Any]) -> bool:
+        """Whether no row has any of these values, as far as `absent` says."""
+        return self.absent is not None and all(map(self.absent, values))
 
 
 Column = Any
@@ -73,6 +80,8 @@ class Comparison:
 
     def outcomes(self, known: Known) -> int:
         statistics = known(self.column)
+        if self.operator == "==" and statistics is not None and statistics.lack([self.value]):
+            return _outcomes(False, statistics.value, statistics.null)
         if statistics is None or not statistics.value or statistics.low is None:
             return _without_bounds(statistics)
         low, high, value = statistics.low, statistics.high, self.value
@@ -109,6 +118,8 @@ class In:
 
     def outcomes(self, known: Known) -> int:
         statistics = known(self.column)
+        if statistics is not None and statistics.lack(self.values):
+            return _outcomes(False, statistics.value, statistics.null)
         if statistics is None or not statistics.value or statistics.low is None:
             return _without_bounds(statistics)
         low, high = statistics.low, statistics.high

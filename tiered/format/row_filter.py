@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from .predicate import TRUE, And, Known, Predicate, Statistics, columns_of
+from .predicate import TRUE, And, Comparison, In, Known, Predicate, Statistics, columns_of, leaves
 
 
 class RowFilter:
@@ -40,6 +40,18 @@ class RowFilter:
 
     def __bool__(self) -> bool:
         return bool(self._predicates)
+
+    def sought(self, column: str) -> list[Any]:
+        """Return the values that a column must equal by one of the conditions."""
+        values: dict[Any, None] = {}
+        for leaf in leaves(And(self._predicates)):
+            if leaf.column != column:
+                continue
+            if isinstance(leaf, In):
+                values |= dict.fromkeys(leaf.values)
+            elif isinstance(leaf, Comparison) and leaf.operator == "==":
+                values[leaf.value] = None
+        return list(values)
 
     def narrowed(self, known: Known) -> RowFilter | None:
         """Return the filter without the predicates that all rows with these statistics match; None if no row matches."""

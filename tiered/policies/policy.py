@@ -109,7 +109,8 @@ class OffloadRule(_Rule):
 
     If more than ``bytes`` of sealed segments wait, or the disk has less free room than ``local_retention.free_disk``,
     segments are offloaded sooner, the oldest first. ``after = "off"`` offloads nothing. The objects, and those of merges,
-    have row groups of about ``row_group_bytes`` before compression.
+    have row groups of about ``row_group_bytes`` before compression. The objects of whole segments have Bloom filters on the
+    key column: with ``key_filter = "auto"`` where they pay, with ``"on"`` always, with ``"off"`` never.
     """
 
     limits = ("after", "tail_interval")
@@ -117,6 +118,7 @@ class OffloadRule(_Rule):
     tail_interval: DurationOrOff = timedelta(seconds=10)
     bytes: SizeOrOff = None
     row_group_bytes: Annotated[PositiveSize, AfterValidator(_fits_readers)] = 16 << 20
+    key_filter: Literal["auto", "on", "off"] = "auto"
 
 
 class LocalRetention(_Rule):

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..cold.fetch.plan import tail_range
+from ..cold.fetch.plan import footer_range
 from ..cold.fetch.verified_range import read_range
 from ..cold.object_store.protocol import ObjectStore, object_url
 from ..cold.parquet.footer import parse_footer
@@ -126,5 +126,5 @@ def _without_bounds(footer: Any) -> set[str]:
 
 def read_footer(store: ObjectStore, item: NamedObject) -> Any:
     """Return the verified Parquet metadata of an object."""
-    tail = memoryview(read_range(store, item.key, tail_range(item.entry)))
+    tail = memoryview(read_range(store, item.key, footer_range(item.entry)))
     return parse_footer(tail, where=object_url(store, item.key), position=item.entry.tail_position).metadata

@@ -24,6 +24,7 @@ import pyarrow as pa
 
 from ..cold.fetch.object_reader import read_object
 from ..cold.manifest.commit import Committer
+from ..cold.parquet.key_filter_writer import KeyFilter
 from ..engine.context import StoreContext
 from ..engine.open_topics import OpenTopics
 from ..errors import ColdStorageError, CorruptionError, ObjectNotFound
@@ -125,6 +126,7 @@ class EraseActions:
         try:
             size = rewrite(
                 committer, [entry], schema, rule.row_group_bytes,
+                key_filter=KeyFilter.of(handle.meta, rule.key_filter),
                 row_filter=keep, also=self._marked(handle, checked),
             )  # fmt: skip
         except (CorruptionError, ObjectNotFound) as error:
@@ -143,7 +145,10 @@ class EraseActions:
     def _count(
         self, handle: PartitionHandle, entry: ObjectEntry, schema: pa.Schema, due: Sequence[_Due]
     ) -> dict[UUID, int]:
-        """Return how many records of an object each erasure removes; reads the columns of the conditions only."""
+        """Return how many records of an object each erasure removes; reads the columns of the conditions only.
+
+        Filters are believed: their bytes are verified like the column's.
+        """
         manifest = handle.manifest
         values: dict[str, tuple[object, ...]] = {}
         for item in due:
@@ -151,6 +156,7 @@ class EraseActions:
         batches = read_object(
             manifest.store, manifest.keys.data(entry.name), entry, schema, columns=["offset", *values],
             row_filter=RowFilter((Or(tuple(In(column, wanted) for column, wanted in values.items())),)),
+            key_column=handle.meta.key_column,
         )  # fmt: skip
         rows = dict.fromkeys((item.erasure.id for item in due), 0)
         try:

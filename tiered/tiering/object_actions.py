@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from ..cold.manifest.keys import PartitionKeys
 from ..cold.manifest.partition_manifest import PartitionManifest
+from ..cold.parquet.key_filter_writer import KeyFilter
 from ..cold.upkeep.whole_object import verified_chunks
 from ..engine.context import StoreContext
 from ..engine.open_topics import OpenTopics
@@ -40,7 +41,7 @@ class ObjectActions:
         try:
             return rewrite(
                 committer, entries, handle.meta.schemas[entries[0].schema_id], rule.row_group_bytes,
-                start_offset=action.base_offset,
+                key_filter=KeyFilter.of(handle.meta, rule.key_filter), start_offset=action.base_offset,
             )  # fmt: skip
         except (CorruptionError, ObjectNotFound) as error:
             for entry in entries:

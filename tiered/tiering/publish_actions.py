@@ -9,6 +9,7 @@ from uuid import UUID
 import pyarrow as pa
 
 from ..cold.manifest.commit import Committer
+from ..cold.parquet.key_filter_writer import KeyFilter
 from ..cold.parquet.layout import object_schema
 from ..cold.parquet.writer import write_object
 from ..engine.context import StoreContext
@@ -175,6 +176,8 @@ class PublishActions:
                 entry = write_object(
                     upload, schema, rows, facts,
                     name=name, sealed=sealed, row_group_bytes=rule.row_group_bytes,
+                    # Tails are replaced before they are read often.
+                    key_filter=KeyFilter.of(handle.meta, rule.key_filter) if sealed else None,
                 )  # fmt: skip
 
             def change(head: Head) -> Head:

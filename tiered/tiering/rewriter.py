@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from ..cold.manifest.commit import Committer
 from ..cold.object_store.protocol import ObjectStore
+from ..cold.parquet.key_filter_writer import KeyFilter
 from ..cold.parquet.writer import ROW_GROUP_BYTES
 from ..cold.upkeep.rewrite import rewrite_objects
 from ..cold.upkeep.whole_object import copy_object
@@ -44,6 +45,7 @@ def rewrite(
     schema: pa.Schema,
     row_group_bytes: int = ROW_GROUP_BYTES,
     *,
+    key_filter: KeyFilter | None = None,
     start_offset: int = 0,
     row_filter: RowFilter = ALL_ROWS,
     compacted_offset: int = 0,
@@ -57,7 +59,7 @@ def rewrite(
     ----------
     schema
         The topic's columns under the schema id of the entries.
-    row_filter, compacted_offset
+    key_filter, row_filter, compacted_offset
         As in `rewrite_objects`.
     also
         A change of the head in the same commit.
@@ -74,7 +76,8 @@ def rewrite(
         max(start_offset, entries[0].base_offset),
         lambda name: rewrite_objects(
             committer.partition, entries, schema, name, row_group_bytes,
-            start_offset=start_offset, row_filter=row_filter, compacted_offset=compacted_offset,
+            key_filter=key_filter, start_offset=start_offset,
+            row_filter=row_filter, compacted_offset=compacted_offset,
         ),
         also,
     )  # fmt: skip

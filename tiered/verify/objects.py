@@ -9,7 +9,7 @@ from itertools import pairwise
 import pyarrow.compute as pc
 
 from ..cold.fetch.object_reader import read_object
-from ..cold.fetch.plan import object_ranges, tail_range
+from ..cold.fetch.plan import footer_range, object_ranges
 from ..cold.fetch.verified_range import read_range
 from ..cold.manifest.partition_manifest import PartitionManifest
 from ..cold.object_store.protocol import ObjectStore
@@ -25,6 +25,7 @@ from ..format.segment_facts import SegmentFacts
 from ..format.topic_meta import TopicMeta
 from ..reader.same_log import segment_rows
 from ..warm.segment_reader import SegmentFile
+from .filters import FilterCheck
 from .findings import Findings
 from .report import Item, Problem
 from .segments import SegmentCheck
@@ -93,7 +94,7 @@ def _check_contents(
     at, risk = entry.tail_position, (entry.base_offset, entry.end_offset)
     if entry.bytes - at > _TAIL_BYTES_MAX:
         raise CorruptionError(f"footer of {entry.bytes - at} bytes", position=at)
-    tail = memoryview(read_range(store, key, tail_range(entry)))
+    tail = memoryview(read_range(store, key, footer_range(entry)))
     footer = parse_footer(tail, where=where, position=at)
     about = facts_of(footer.metadata, where=where)
     row_groups = tuple(_row_group(footer, i, entry, where) for i in range(footer.metadata.num_row_groups))
@@ -120,6 +121,7 @@ def _check_contents(
         raise CorruptionError("object of another topic or partition", position=at)
     if not object_schema(meta.schemas[entry.schema_id]).equals(about.schema):
         raise CorruptionError(f"columns are not those of schema {entry.schema_id}", position=at)
+    filters = FilterCheck(store, key, entry, meta.key_column)
     cursor, count = entry.base_offset, 0
     for batch in read_object(store, key, entry, meta.schemas[entry.schema_id]):
         for column in batch.columns:
@@ -133,6 +135,7 @@ def _check_contents(
             or batch.column("timestamp").null_count
         ):
             raise CorruptionError("rows are not in the order of their offsets", offsets=risk)
+        filters.check(batch)
         cursor, count = offsets[-1].as_py() + 1, count + batch.num_rows
     if cursor > entry.end_offset or count != entry.record_count:
         raise CorruptionError(f"object has {count} records up to offset {cursor}", offsets=risk)

@@ -15,7 +15,8 @@ from tests.support.memory_store import MemoryStore
 from tiered.base.worker_pool import WorkerPool
 from tiered.cold.fetch.decode_ahead import DecodeAhead
 from tiered.cold.fetch.fetcher import Fetcher
-from tiered.cold.fetch.object_reader import Bounds, ObjectRead
+from tiered.cold.fetch.group_rows import Bounds
+from tiered.cold.fetch.object_reader import ObjectRead
 from tiered.cold.fetch.plan import Unit
 from tiered.cold.object_store.ranges import SparseFile
 from tiered.errors import CorruptionError
@@ -42,6 +43,7 @@ class FakeRead:
     name: int
     hold: Callable[[int], None] = lambda group: None
     decoded: list[tuple[int, str]] = field(default_factory=list)
+    is_planned = True
     units: list[Unit] = field(default_factory=lambda: [Unit((0, 1, 2), MIB), Unit((3, 4, 5), MIB)])
 
     def load(self, unit: Unit) -> FakeUnit:

@@ -28,6 +28,7 @@ class FakeRead:
     name: int
     loaded: list[tuple[int, int]]
     hold: Callable[[], None] = lambda: None
+    is_planned = True
     units: list[Unit] = field(default_factory=lambda: [Unit((number,), MIB) for number in range(3)])
 
     def load(self, unit: Unit) -> tuple[int, int]:

@@ -11,10 +11,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ...errors import CorruptionError, SchemaMismatch
@@ -30,7 +28,9 @@ from ..parquet.page_memory import decode, plan_decode
 from ..parquet.statistics import FooterStatistics
 from .decode_ahead import DecodeAhead
 from .fetcher import Admission, Fetcher
-from .plan import Unit, leaf_indices, plan_units, row_group_range, tail_range, unit_ranges
+from .group_rows import Bounds, GroupRows, is_clipped_by_column, is_dense
+from .key_probe import KeyProbe
+from .plan import Unit, filters_range, footer_range, leaf_indices, plan_units, row_group_range, unit_ranges
 from .verified_range import VerifiedRange
 
 BATCH_ROWS = 16_384
@@ -44,26 +44,6 @@ _GAP_BYTES = 256 * 1024
 _AHEAD_BYTES = 32 * 1024 * 1024
 
 
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """The bounds of the wanted rows by offset; the end is exclusive, None is no bound."""
-
-    start_offset: int | None = None
-    end_offset: int | None = None
-
-    def overlap(self, group: RowGroup) -> bool:
-        """Whether the row group may have a row within the bounds."""
-        return (self.start_offset is None or group.end_offset > self.start_offset) and (
-            self.end_offset is None or group.base_offset < self.end_offset
-        )
-
-    def contain(self, group: RowGroup) -> bool:
-        """Whether all offsets of the row group are within the bounds."""
-        return (self.start_offset is None or group.base_offset >= self.start_offset) and (
-            self.end_offset is None or group.end_offset <= self.end_offset
-        )
-
-
 def read_object(
     store: ObjectStore,
     key: str,
@@ -74,6 +54,7 @@ def read_object(
     start_offset: int | None = None,
     end_offset: int | None = None,
     row_filter: RowFilter = ALL_ROWS,
+    key_column: str | None = None,
     footers: FooterCache | None = None,
     batch_rows: int = BATCH_ROWS,
 ) -> Iterator[pa.RecordBatch]:
@@ -89,6 +70,8 @@ def read_object(
         topic's columns, then ``offset``, then ``timestamp``.
     row_filter
         Only the rows that match are in the result; its columns need not be.
+    key_column
+        The topic's key column, of which the object may have filters; None reads without them.
     footers
         Caches parsed footers between reads.
 
@@ -102,7 +85,10 @@ def read_object(
     """
     bounds = Bounds(start_offset, end_offset)
     fetcher = Fetcher(lambda: store, ahead_bytes=_AHEAD_BYTES, footers=footers)
-    read = ObjectRead(fetcher, key, entry, schema, bounds, columns=columns, row_filter=row_filter)
+    probe = KeyProbe.of(row_filter, schema, key_column)
+    read = ObjectRead(
+        fetcher, key, entry, schema, bounds, columns=columns, row_filter=row_filter, probe=probe
+    )
     return _read_alone(fetcher, read, batch_rows)
 
 
@@ -141,11 +127,8 @@ class ObjectRead:
         As in `read_object`.
     implied_offsets
         Do not read the column ``offset`` if the manifest shows that it has no gaps.
-
-    Attributes
-    ----------
-    units
-        The row groups to fetch, in order; those of a unit are fetched together.
+    probe
+        The keys that `row_filter` looks for; None does not use the object's filters.
 
     Raises
     ------
@@ -164,6 +147,7 @@ class ObjectRead:
         admission: Admission = Admission.SCAN,
         implied_offsets: bool = False,
         row_filter: RowFilter = ALL_ROWS,
+        probe: KeyProbe | None = None,
     ) -> None:
         self._full = full = object_schema(schema)
         self._wanted = _wanted(full, columns)
@@ -181,7 +165,7 @@ class ObjectRead:
         self._groups = list(self._filters)
         # The row groups that the statistics of the footer exclude; a unit's are known once it is loaded.
         self._excluded: set[int] = set()
-        dense = all(_dense(entry.row_groups[index]) for index in self._groups)
+        dense = all(is_dense(entry.row_groups[index]) for index in self._groups)
         self._implied = implied_offsets and dense
         used = frozenset().union(*(rest.columns for rest in self._filters.values()))
         self._everything = set(full.names) <= {*self._wanted.names, *used, *(["offset"] if dense else [])}
@@ -191,9 +175,54 @@ class ObjectRead:
         small = entry.bytes <= SMALL_OBJECT_BYTES
         # If only offsets are wanted, the manifest has them all: nothing is fetched.
         self._counted = self._implied and self._wanted.names == ["offset"] and not any(self._filters.values())
-        self.units = (
-            [] if self._counted else plan_units(entry, self._groups, entry.bytes if small else FETCH_BYTES)
-        )
+        self._unit_bytes = entry.bytes if small else FETCH_BYTES
+        self._plan_lock = threading.Lock()
+        self._probe = probe
+        self._candidates = [] if probe is None else probe.candidates(entry, self._groups, self._excludes)
+        self._units: list[Unit] | None = None if self._candidates else self._plan()
+
+    @property
+    def is_planned(self) -> bool:
+        """Whether the units are known without a fetch."""
+        return self._units is not None
+
+    @property
+    def filters_bytes(self) -> int:
+        """Size of the filters that a plan has to fetch."""
+        return 0 if self.is_planned else filters_range(self._entry).length
+
+    @property
+    def units(self) -> list[Unit]:
+        """The row groups to fetch, in order; those of a unit are fetched together.
+
+        The first thread that needs them looks into the object's filters, the others wait.
+
+        Raises
+        ------
+        ObjectNotFound, ColdStorageError
+        """
+        with self._plan_lock:
+            if self._units is None:
+                excluded = self._excluded_by_filters()
+                self._groups = [index for index in self._groups if index not in excluded]
+                self._units = self._plan()
+            return self._units
+
+    def _plan(self) -> list[Unit]:
+        return [] if self._counted else plan_units(self._entry, self._groups, self._unit_bytes)
+
+    def _excludes(self, index: int, known: Known) -> bool:
+        """Whether a row group has no wanted row, by what is known of its columns beside the manifest's bounds."""
+        by_manifest = _statistics(self._entry.row_groups[index])
+        return self._filters[index].narrowed(lambda name: by_manifest(name) or known(name)) is None
+
+    def _excluded_by_filters(self) -> set[int]:
+        assert self._probe is not None
+        try:
+            data = self._fetch([filters_range(self._entry)], 0)[0]
+        except CorruptionError:
+            return set()  # the rows are as sound as without filters
+        return self._probe.excluded(data, self._entry, self._candidates, self._excludes)
 
     def load(self, unit: Unit) -> LoadedUnit:
         """Fetch the ranges of a unit, but for row groups in which no row matches by the statistics of the footer."""
@@ -206,7 +235,7 @@ class ObjectRead:
             ranges = [row_group_range(entry, index) for index in unit.groups]
             footer = self._cached_footer()
             if footer is None and unit.groups[0] == self._groups[0]:
-                ranges.append(tail_range(entry))
+                ranges.append(footer_range(entry))
             gap = entry.bytes if small else 0
             views = self._fetch(ranges, gap)
             if len(ranges) > len(unit.groups):
@@ -236,12 +265,11 @@ class ObjectRead:
             return unit
         by_footer = self._statistics.column
         for index in unit.groups:
-            by_manifest = _statistics(self._entry.row_groups[index])
 
-            def known(name: str, index: int = index, by_manifest: Known = by_manifest) -> Statistics | None:
-                return by_manifest(name) or by_footer(index, self._full.field(name))
+            def known(name: str, index: int = index) -> Statistics | None:
+                return by_footer(index, self._full.field(name))
 
-            if self._filters[index].narrowed(known) is None:
+            if self._excludes(index, known):
                 self._excluded.add(index)
         groups = tuple(index for index in unit.groups if index not in self._excluded)
         return Unit(groups, sum(self._entry.row_groups[index].length for index in groups))
@@ -285,12 +313,12 @@ class ObjectRead:
         with self._footer_lock:
             footer = self._cached_footer()
             if footer is None:
-                footer = self._parse(self._fetch([tail_range(self._entry)], 0)[0])
+                footer = self._parse(self._fetch([footer_range(self._entry)], 0)[0])
             return footer
 
     def _parse(self, tail: memoryview) -> Footer:
         entry = self._entry
-        footer = parse_footer(tail, where=self._where, position=entry.tail_position)
+        footer = parse_footer(tail, where=self._where, position=footer_range(entry).start)
         counts = [footer.metadata.row_group(i).num_rows for i in range(footer.metadata.num_row_groups)]
         if counts != [group.record_count for group in entry.row_groups]:
             raise self._corrupt("footer and manifest disagree about the row groups", entry.tail_position)
@@ -303,7 +331,7 @@ class ObjectRead:
         names = set(self._wanted.names).union(*(rest.columns for rest in self._filters.values()))
         if self._implied:
             names.discard("offset")
-        elif any(_clipped_by_column(self._entry.row_groups[index], self._bounds) for index in self._groups):
+        elif any(is_clipped_by_column(self._entry.row_groups[index], self._bounds) for index in self._groups):
             names.add("offset")
         # Without any column there would be no rows.
         return [name for name in footer.schema.names if name in (names or {"offset"})]
@@ -327,7 +355,7 @@ class ObjectRead:
                 read_dictionary=plan.dictionaries,
                 pre_buffer=False,
             )
-            rows = _Rows(self._bounds, group, self._filters[index], self._full)
+            rows = GroupRows(self._bounds, group, self._filters[index], self._full)
             first = [name for name in names if name in rows.columns] or names
             table = decode(source, index, first, plan, footer.schema, rows.select)
             others = [name for name in names if name not in first]
@@ -379,15 +407,6 @@ def _wanted(full: pa.Schema, columns: list[str] | None) -> pa.Schema:
     return pa.schema([full.field(name) for name in columns])
 
 
-def _dense(group: RowGroup) -> bool:
-    return group.record_count == group.end_offset - group.base_offset
-
-
-def _clipped_by_column(group: RowGroup, bounds: Bounds) -> bool:
-    """Whether only the column ``offset`` shows which rows are within the bounds."""
-    return not bounds.contain(group) and not _dense(group)
-
-
 def _has_statistics(field: pa.Field) -> bool:
     """Whether the footer has statistics of a column that the manifest has not."""
     return field.name not in ("offset", "timestamp") and not (
@@ -399,57 +418,3 @@ def _statistics(group: RowGroup) -> Known:
     return range_statistics(
         group.base_offset, group.end_offset, group.min_timestamp_us, group.max_timestamp_us
     ).get
-
-
-class _Rows:
-    """The wanted rows of a row group: the same ones of each of its columns.
-
-    Attributes
-    ----------
-    columns
-        The columns that tell which rows these are.
-    count
-        The rows of the row group, as decoded.
-    """
-
-    def __init__(self, bounds: Bounds, group: RowGroup, row_filter: RowFilter, schema: pa.Schema) -> None:
-        self._group = group
-        self._low = max(group.base_offset, bounds.start_offset or 0)
-        self._high = (
-            group.end_offset if bounds.end_offset is None else min(group.end_offset, bounds.end_offset)
-        )
-        self._by_column = _clipped_by_column(group, bounds)
-        self._filter = row_filter
-        self._schema = schema
-        self.columns = row_filter.columns | ({"offset"} if self._by_column else set())
-        self.count = 0
-        self._mask: Any = None
-
-    def select(self, table: pa.Table) -> pa.Table:
-        """Return the wanted rows of a table of whole columns; the first one has all of `columns` that are stored."""
-        self.count = table.num_rows
-        if _dense(self._group):
-            table = table.slice(self._low - self._group.base_offset, self._high - self._low)
-        if self._mask is None:
-            self._mask = self._matches(table)
-        if isinstance(self._mask, bool):
-            return table if self._mask else table.slice(0, 0)
-        return table.filter(self._mask)
-
-    def _matches(self, table: pa.Table) -> Any:
-        columns = dict(zip(table.schema.names, table.columns, strict=True))
-        if "offset" in self._filter.columns and "offset" not in columns:
-            columns["offset"] = pa.chunked_array([consecutive_offsets(self._low, self._high)])
-        mask = self._filter.mask(columns, self._schema)
-        if not self._by_column:
-            return mask
-        offsets = columns["offset"]
-        inside = pc.and_(pc.greater_equal(offsets, self._low), pc.less(offsets, self._high))
-        return pc.and_kleene(inside, pa.scalar(mask) if isinstance(mask, bool) else mask)
-
-    def offsets(self) -> pa.ChunkedArray:
-        """Return the offsets of the wanted rows of a row group without gaps."""
-        numbers = pa.chunked_array([consecutive_offsets(self._low, self._high)])
-        if isinstance(self._mask, bool):
-            return numbers if self._mask else numbers.slice(0, 0)
-        return numbers.filter(self._mask)

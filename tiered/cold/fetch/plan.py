@@ -47,11 +47,26 @@ def plan_units(entry: ObjectEntry, groups: Sequence[int], bytes_max: int) -> lis
 
 
 def tail_range(entry: ObjectEntry) -> VerifiedRange:
-    """Return the range of an object's page index and footer."""
-    length = entry.bytes - entry.tail_position
-    offsets = (entry.base_offset, entry.end_offset)
+    """Return the range of all that follows an object's last row group."""
+    return _range_of(entry, entry.tail_position, entry.bytes, entry.tail_crc, "footer fails its checksum")
+
+
+def footer_range(entry: ObjectEntry) -> VerifiedRange:
+    """Return the range of an object's page index and footer, without the filters before them."""
+    if not entry.footer_position:
+        return tail_range(entry)
+    return _range_of(entry, entry.footer_position, entry.bytes, entry.footer_crc, "footer fails its checksum")
+
+
+def filters_range(entry: ObjectEntry) -> VerifiedRange:
+    """Return the range of the filters of an object that has some."""
+    reason = "filters fail their checksum"
+    return _range_of(entry, entry.tail_position, entry.footer_position, entry.filters_crc, reason)
+
+
+def _range_of(entry: ObjectEntry, start: int, end: int, crc: int, reason: str) -> VerifiedRange:
     return VerifiedRange(
-        entry.tail_position, length, ((length, entry.tail_crc),), "footer fails its checksum", offsets
+        start, end - start, ((end - start, crc),), reason, (entry.base_offset, entry.end_offset)
     )
 
 

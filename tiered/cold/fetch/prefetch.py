@@ -24,8 +24,13 @@ Loaded_co = TypeVar("Loaded_co", covariant=True)
 
 
 class Read(Protocol[Loaded_co]):
-    """A read of one object: its units in the reader's order, and a `load` that any thread may call."""
+    """A read of one object: its units in the reader's order, and a `load` that any thread may call.
 
+    Until it `is_planned`, to ask for its units may take a fetch, which may fail.
+    """
+
+    @property
+    def is_planned(self) -> bool: ...
     @property
     def units(self) -> list[Unit]: ...
     def load(self, unit: Unit) -> Loaded_co: ...
@@ -44,7 +49,10 @@ class FetchAhead(Generic[Loaded_co]):
 
     def __init__(self, fetcher: Fetcher, reads: Iterable[Read[Loaded_co]], *, eager: bool) -> None:
         self._fetcher = fetcher
-        self._units = ((read, unit) for read in reads for unit in read.units)
+        self._reads = iter(reads)
+        self._unplanned: Read[Loaded_co] | None = None
+        # The next units of the object that was taken last.
+        self._units: deque[tuple[Read[Loaded_co], Unit]] = deque()
         self._ahead: deque[tuple[Read[Loaded_co], Unit, Future[Loaded_co]]] = deque()
         self._reserved = Reservation()
         self._window_bytes = _FIRST_BYTES if eager else 0
@@ -84,7 +92,7 @@ class FetchAhead(Generic[Loaded_co]):
             if first is unit:
                 return future
             self._give_up(future)
-        while self._next is not None or self._advance():
+        while self._next is not None or self._advance(wait=True):
             assert self._next is not None
             (_, next_unit), self._next = self._next, None
             if next_unit is unit:
@@ -92,7 +100,7 @@ class FetchAhead(Generic[Loaded_co]):
         return None
 
     def _fetch_ahead(self) -> None:
-        while self._next is not None or self._advance():
+        while self._next is not None or self._advance(wait=False):
             assert self._next is not None
             read, unit = self._next
             if self._reserved.bytes + unit.bytes > self._window_bytes:
@@ -107,9 +115,17 @@ class FetchAhead(Generic[Loaded_co]):
             self._ahead.append((read, unit, future))
             self._next = None
 
-    def _advance(self) -> bool:
-        self._next = next(self._units, None)
-        return self._next is not None
+    def _advance(self, *, wait: bool) -> bool:
+        """Take the next unit; False at the end, or, unless it may wait, at an object whose units are not known yet."""
+        while not self._units:
+            if self._unplanned is None:
+                self._unplanned = next(self._reads, None)
+            if self._unplanned is None or not (wait or self._unplanned.is_planned):
+                return False
+            read, self._unplanned = self._unplanned, None
+            self._units.extend((read, unit) for unit in read.units)
+        self._next = self._units.popleft()
+        return True
 
     def _give_up(self, future: Future[Loaded_co]) -> None:
         self._fetcher.counters.add(ahead_unused=1)

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from ...errors import CorruptionError, UnsupportedFormat
-from ...format.manifest import ObjectEntry, RowGroup
+from ...format.manifest import FILTER_FIELDS, ObjectEntry, RowGroup
 from ...format.schema import TIMESTAMP
 from ...format.segment_facts import SegmentFacts
 
@@ -128,9 +128,12 @@ def make_entry(
 def as_in_manifest(rebuilt: ObjectEntry, entry: ObjectEntry) -> ObjectEntry:
     """Return an entry `rebuilt` from an object, made comparable with the manifest's `entry` of the object.
 
-    An object does not know its storage class. The manifest may lack `end_hash`, since early releases drop it.
+    An object does not know its storage class, nor checksums of its filters. The manifest may lack `end_hash`, since early
+    releases drop it.
     """
-    return replace(rebuilt, storage_class=entry.storage_class, end_hash=entry.end_hash and rebuilt.end_hash)
+    filters = {name: getattr(entry, name) for name in FILTER_FIELDS}
+    end_hash = entry.end_hash and rebuilt.end_hash
+    return replace(rebuilt, storage_class=entry.storage_class, end_hash=end_hash, **filters)
 
 
 def facts_of(metadata: Any, *, where: str) -> ObjectFacts:

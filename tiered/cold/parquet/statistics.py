@@ -28,12 +28,10 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from ...format.predicate import Statistics
+from .thrift import read_struct
 
 # Thrift is read at some 20 µs a chunk. Beyond this, that takes longer than it saves.
 CHUNKS_MAX = 2000
-
-_DEPTH_MAX = 8
-_TRUE, _FALSE, _BYTE, _I16, _I32, _I64, _DOUBLE, _BINARY, _LIST, _SET, _MAP, _STRUCT = range(1, 13)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +86,7 @@ class FooterStatistics:
 
 def _groups(encoded: memoryview) -> list[dict[str, _Chunk]]:
     """Return the chunks of flat columns, by row group."""
-    footer, _ = _struct(encoded, 0, 0)
+    footer, _ = read_struct(encoded)
     found = []
     for group in footer[4]:
         columns: dict[str, _Chunk] = {}
@@ -150,74 +148,3 @@ _DECODERS: tuple[tuple[Callable[[pa.DataType], bool], int, Callable[[pa.DataType
     (pt.is_string, 6, lambda _, raw: raw.decode()),
     (pt.is_decimal128, 7, _decimal),
 )
-
-
-# -- Thrift's compact protocol ---------------------------------------------------------------------
-
-
-def _struct(data: memoryview, at: int, depth: int) -> tuple[dict[int, Any], int]:
-    """Return the fields of a struct by their ids, and its end."""
-    if depth > _DEPTH_MAX:
-        raise ValueError("a footer is nested too deep")
-    fields: dict[int, Any] = {}
-    number = 0
-    while head := data[at]:
-        at += 1
-        step, kind = head >> 4, head & 15
-        if step:
-            number += step
-        else:
-            number, at = _signed(data, at)
-        if kind in (_TRUE, _FALSE):
-            fields[number] = kind == _TRUE
-        else:
-            fields[number], at = _value(data, at, kind, depth)
-    return fields, at + 1
-
-
-def _value(data: memoryview, at: int, kind: int, depth: int) -> tuple[Any, int]:
-    if kind in (_I16, _I32, _I64):
-        return _signed(data, at)
-    if kind == _BINARY:
-        length, at = _varint(data, at)
-        if length > len(data) - at:
-            raise ValueError("a footer is cut off")
-        return bytes(data[at : at + length]), at + length
-    if kind == _STRUCT:
-        return _struct(data, at, depth + 1)
-    if kind in (_LIST, _SET):
-        return _list(data, at, depth + 1)
-    sizes = {_TRUE: 1, _FALSE: 1, _BYTE: 1, _DOUBLE: 8}
-    return None, at + sizes[kind]
-
-
-def _list(data: memoryview, at: int, depth: int) -> tuple[list[Any], int]:
-    head = data[at]
-    count, kind, at = head >> 4, head & 15, at + 1
-    if count == 15:
-        count, at = _varint(data, at)
-    if count > len(data) - at or depth > _DEPTH_MAX:
-        raise ValueError("a footer is cut off, or nested too deep")
-    values = []
-    for _ in range(count):
-        value, at = _value(data, at, kind, depth)
-        values.append(value)
-    return values, at
-
-
-def _signed(data: memoryview, at: int) -> tuple[int, int]:
-    value, at = _varint(data, at)
-    return (value >> 1) ^ -(value & 1), at
-
-
-def _varint(data: memoryview, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        byte = data[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, at
-        shift += 7
-        if shift > 63:
-            raise ValueError("a number of a footer has no end")

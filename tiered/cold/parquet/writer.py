@@ -1,8 +1,8 @@
 """The writer of a segment as one Parquet object: the topic's columns, then ``offset`` and ``timestamp``.
 
 pyarrow writes the Parquet file; this module adds the checksums of promise P4. The bytes go through a sink that computes
-the position and CRC32C of every write. The CRCs of each row group and of the tail (page index and footer) go into the
-manifest. The CRCs of smaller ranges, the *extents*, go into the file as key-value metadata ``tiered.crc32c``: a read of
+the position and CRC32C of every write. The CRCs of each row group and of the tail (filters, page index and footer) go into
+the manifest. The CRCs of smaller ranges, the *extents*, go into the file as key-value metadata ``tiered.crc32c``: a read of
 some columns verifies its column chunks with them. (Parquet's own page checksums are written too, for other readers. They
 do not cover page headers: a flipped bit in one was observed to drop a page silently.)
 
@@ -40,6 +40,7 @@ from ...format.manifest import GROUP_RECORDS_MAX, ObjectEntry, RowGroup
 from ...format.schema import invalid_value
 from ...format.segment_facts import SegmentFacts
 from ..object_store.protocol import Bytes, Upload
+from .key_filter_writer import KeyFilter, WrittenFilters
 from .layout import (
     EXTENT,
     EXTENTS_KEY,
@@ -72,6 +73,7 @@ def write_object(
     sealed: bool,
     level: int = ZSTD_LEVEL,
     row_group_bytes: int = ROW_GROUP_BYTES,
+    key_filter: KeyFilter | None = None,
     segments: Sequence[SegmentFacts] = (),
     described: Callable[[], tuple[SegmentFacts, Sequence[SegmentFacts]]] | None = None,
 ) -> ObjectEntry:
@@ -87,6 +89,8 @@ def write_object(
         exactly these.
     facts
         Facts of exactly the records in `batches`; those of a shipped tail have its own range.
+    key_filter
+        The wish for filters on the key column; None writes none.
     segments
         For a rewritten object, the facts of each segment in it.
     described
@@ -101,17 +105,24 @@ def write_object(
     """
     sink = _Sink(upload)
     groups: list[RowGroup] = []
-    writer = None
+    writer = filters = None
     try:
         with closing(read_ahead(batches)) as ahead:
             for rows in _row_groups(schema, ahead, row_group_bytes):
-                writer = writer or _open_writer(sink, rows, level)
+                if writer is None:
+                    if key_filter is not None and key_filter.pays(rows, facts.record_count):
+                        filters = WrittenFilters(key_filter)
+                    writer = _open_writer(sink, rows, level, filters)
                 groups.append(_write_group(writer, sink, rows, facts, groups, not segments))
+                if filters is not None:
+                    filters.add(rows)
         writer = writer or _open_writer(sink, schema.empty_table(), level)
         if described is not None:
             facts, segments = described()
         if groups:
             sink.begin_range()
+        if filters is not None:
+            sink.copy = filters.tail
         extents = bytes(sink.extents)
         about = about_object(facts, segments, sealed=sealed)
         writer.add_key_value_metadata(
@@ -129,6 +140,8 @@ def write_object(
         facts, _close_gaps(groups, facts), name=name, sealed=sealed, size=sink.position, tail_crc=sink.crc
     )
     _check_layout(writer.writer.metadata, entry, extents)
+    if filters is not None:
+        entry = filters.proven(entry, writer.writer.metadata)
     info = upload.commit()
     if info.size != entry.bytes:
         raise CorruptionError(f"{info.size} bytes arrived of {entry.bytes}", where=info.key)
@@ -146,6 +159,8 @@ class _Sink:
         CRC32C since the last `begin_range`.
     extents
         Length and CRC32C of each extent, packed.
+    copy
+        Takes a copy of the bytes that follow; None: there is no use for one.
     """
 
     closed = False
@@ -154,6 +169,7 @@ class _Sink:
         self.position = 0
         self.crc = 0
         self.extents = bytearray()
+        self.copy: bytearray | None = None
         self._upload: Upload | None = upload
         self._extent_start = 0
         self._extent_crc = 0
@@ -165,6 +181,8 @@ class _Sink:
         if view[0] == _PAGE_HEADER_BYTE:
             self._end_extent()
         self._upload.write(view)
+        if self.copy is not None:
+            self.copy += view
         self.crc = crc32c(view, self.crc)
         self._extent_crc = crc32c(view, self._extent_crc)
         self.position += len(view)
@@ -200,7 +218,7 @@ class _Sink:
         self.closed = True
 
 
-def _open_writer(sink: _Sink, rows: pa.Table, level: int) -> Any:
+def _open_writer(sink: _Sink, rows: pa.Table, level: int, filters: WrittenFilters | None = None) -> Any:
     """Begin a file with encodings for rows like these, which are its first ones."""
     schema = rows.schema
     # A name with a dot may also be the path of a nested column of another type.
@@ -225,6 +243,7 @@ def _open_writer(sink: _Sink, rows: pa.Table, level: int) -> Any:
         write_page_checksum=True,
         write_page_index=True,
         store_schema=False,
+        **(filters.options(rows) if filters is not None else {}),
     )
 
 

@@ -13,7 +13,7 @@ from ...format.checksum import crc32c
 from ...format.manifest import RANGE_BYTES_MAX, ObjectEntry, RowGroup
 from ...format.manifest_checks import check_object
 from ...format.segment_facts import SegmentFacts
-from ..fetch.plan import object_ranges, tail_range
+from ..fetch.plan import footer_range, object_ranges
 from ..fetch.verified_range import VerifiedRange, read_range
 from ..object_store.protocol import ObjectInfo, ObjectStore, object_url
 from ..object_store.rereads import reread_on_damage
@@ -53,8 +53,9 @@ def read_facts_of_entry(
     ------
     CorruptionError, UnsupportedFormat, ColdStorageError
     """
-    where, at = object_url(store, key), entry.tail_position
-    footer = parse_footer(memoryview(read_range(store, key, tail_range(entry))), where=where, position=at)
+    where, part = object_url(store, key), footer_range(entry)
+    at = part.start
+    footer = parse_footer(memoryview(read_range(store, key, part)), where=where, position=at)
     about = facts_of(footer.metadata, where=where)
     again = make_entry(
         about.facts,

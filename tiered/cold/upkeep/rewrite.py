@@ -31,6 +31,7 @@ from ...format.segment_facts import SegmentFacts
 from ..fetch.object_reader import read_object
 from ..manifest.partition_manifest import PartitionManifest
 from ..parquet.footer import FooterCache
+from ..parquet.key_filter_writer import KeyFilter
 from ..parquet.layout import object_schema
 from ..parquet.writer import ROW_GROUP_BYTES, write_object
 from .inspect import read_facts_of_entry
@@ -43,6 +44,7 @@ def rewrite_objects(
     name: str,
     row_group_bytes: int = ROW_GROUP_BYTES,
     *,
+    key_filter: KeyFilter | None = None,
     start_offset: int = 0,
     row_filter: RowFilter = ALL_ROWS,
     compacted_offset: int = 0,
@@ -58,6 +60,8 @@ def rewrite_objects(
         Sealed objects of one schema id, without a gap between them; or the shipped tail of a segment that is lost.
     schema
         The topic's columns under that id.
+    key_filter
+        The wish for filters of the new object; see `write_object`.
     start_offset
         The new object begins there, if the objects begin before it.
     row_filter
@@ -101,7 +105,7 @@ def rewrite_objects(
         rewritten = write_object(
             upload, object_schema(schema), rows() if kept is None else kept.counted(rows()),
             facts if kept is None else facts.evolve(base_offset=base), name=name, sealed=entries[-1].sealed,
-            row_group_bytes=row_group_bytes, segments=segments, described=None if kept is None else kept.described,
+            row_group_bytes=row_group_bytes, key_filter=key_filter if entries[-1].sealed else None, segments=segments, described=None if kept is None else kept.described,
         )  # fmt: skip
     for left, right in aligned(expected(), read_object(store, key, rewritten, schema)):
         if not same_records(left, right):

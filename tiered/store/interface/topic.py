@@ -224,7 +224,8 @@ class Topic(ABC):
         start_timestamp, end_timestamp
             Bounds on record timestamps, end exclusive; they filter rows.
         key
-            Read only records with this key.
+            Read only records with this key. Of objects with filters on the key column, only the row groups that may have it
+            are read; see ``offload.key_filter`` in the policy.
         columns
             The columns of the result in order, each once; default all.
         limit
