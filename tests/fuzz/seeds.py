@@ -16,6 +16,7 @@ import zstandard
 from tests.support.crafted_blocks import SEGMENT, encode_block
 from tests.support.manifest_values import MemoryPages, empty_head, entry
 from tests.support.memory_store import MemoryStore
+from tiered.cold.parquet.key_filter_writer import KeyFilter
 from tiered.cold.parquet.layout import object_schema
 from tiered.cold.parquet.writer import write_object
 from tiered.format.block import MARK, OFFSET_FIELD, encode_body
@@ -224,6 +225,23 @@ def documents() -> tuple[bytes, ...]:
         {"url": "s3://bucket/p", "endpoint_url": "http://127.0.0.1:9", "region": "us-east-1", "claimed": True},
     ]  # fmt: skip
     return tuple(json.dumps(item).encode() for item in values)
+
+
+@cache
+def filters() -> tuple[bytes, ...]:
+    """The filters of an object of a few row groups, behind the number of these less one, and behind another one."""
+    count, store = 900, MemoryStore()
+    schema = object_schema(pa.schema([("key", pa.string())]))
+    keys = pa.array([f"key-{number}" for number in range(count)])
+    numbers = pa.array(range(count), pa.int64())
+    table = pa.table([keys, numbers, numbers.cast(schema.field("timestamp").type)], schema=schema)
+    with store.upload("x.parquet") as upload:
+        made = write_object(
+            upload, schema, table.to_batches(100), segment_facts(count), name="x.parquet", sealed=True,
+            row_group_bytes=10_000, key_filter=KeyFilter("key", always=True),
+        )  # fmt: skip
+    section = store.get("x.parquet").data[made.tail_position : made.footer_position]
+    return bytes([len(made.row_groups) - 1]) + section, b"\0" + section
 
 
 @cache

@@ -30,6 +30,7 @@ from tests.support.memory_store import MemoryStore
 from tests.support.segments import footer_of
 from tiered.cold.fetch import object_reader
 from tiered.cold.parquet.footer import parse_footer
+from tiered.cold.parquet.key_filters import KeyFilters, hashes_of
 from tiered.cold.parquet.layout import column_chunks, facts_of, object_schema
 from tiered.cold.upkeep.inspect import read_facts, rebuild_entry, verify_object
 from tiered.errors import CorruptionError, UnsupportedFormat
@@ -373,6 +374,17 @@ def _read(store: MemoryStore, entry: ObjectEntry, schema: pa.Schema, columns: li
             check_arrays(batch.columns)
 
 
+def fuzz_filters(data: bytes) -> None:
+    """The filters of an object, as a right checksum may cover anything; the first byte says of how many row groups."""
+    groups = 1 + (data[0] if data else 0) % 4
+    filters = KeyFilters.read(memoryview(data)[1:], groups)
+    if filters is not None:
+        assert 0 < filters.end < len(data)
+        hashes, _ = hashes_of(pa.array(["a", "b", None, "c" * 40]))
+        for group in range(groups):
+            assert len(filters.may_hold(group, hashes)) == 4
+
+
 # -- the table --------------------------------------------------------------------------------------
 
 
@@ -416,6 +428,7 @@ TARGETS: dict[str, Target] = {
     "page": Target(fuzz_page, seeds.pages, _spoil_page, bytes_max=64 << 20),
     "tail": Target(fuzz_tail, _tails),
     "object": Target(fuzz_object, _objects),
+    "filters": Target(fuzz_filters, seeds.filters),
 }
 
 

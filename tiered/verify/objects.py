@@ -17,6 +17,7 @@ from ..cold.object_store.rereads import DAMAGED_OR_MISSING, reread_on_damage
 from ..cold.parquet.footer import Footer, parse_footer
 from ..cold.parquet.layout import MAGIC, as_in_manifest, column_chunks, facts_of, make_entry, object_schema
 from ..cold.upkeep.check import check_range_crc, check_size
+from ..cold.upkeep.filter_check import FilterCheck
 from ..cold.upkeep.rewrite import rewritten_facts
 from ..errors import CorruptionError
 from ..format.compare import aligned, same_records
@@ -25,7 +26,6 @@ from ..format.segment_facts import SegmentFacts
 from ..format.topic_meta import TopicMeta
 from ..reader.same_log import segment_rows
 from ..warm.segment_reader import SegmentFile
-from .filters import FilterCheck
 from .findings import Findings
 from .report import Item, Problem
 from .segments import SegmentCheck

@@ -1,4 +1,5 @@
-"""A segment as one Parquet object: layout, footer, statistics, writer, memory of its pages.
+"""A segment as one Parquet object: layout, footer, statistics, filters, writer, memory of its pages.
 
-Other packages import `footer`, `key_filter_writer`, `key_filters`, `layout`, `page_memory`, `statistics` and `writer`.
+Other packages import `footer`, `key_filter_writer`, `key_filters`, `layout`, `page_memory`, `statistics`, `thrift` and
+`writer`.
 """

@@ -20,6 +20,7 @@ from ..object_store.rereads import reread_on_damage
 from ..parquet.footer import Footer, FooterCache, parse_footer
 from ..parquet.layout import MAGIC, ObjectFacts, as_in_manifest, column_chunks, facts_of, make_entry
 from .check import check_range_crc, check_size
+from .filter_check import with_filters
 
 _TAIL_BYTES = 64 * 1024
 _READ_BYTES = 16 * 1024 * 1024
@@ -80,8 +81,8 @@ def rebuild_entry(store: ObjectStore, key: str) -> ObjectEntry:
 def rebuild_object(store: ObjectStore, key: str) -> tuple[ObjectEntry, ObjectFacts]:
     """Read a whole object; return a new manifest entry for it, and its facts.
 
-    Column chunks are verified against the checksums in the file. Only the manifest has a checksum of the footer, so the
-    footer is read twice instead.
+    Column chunks are verified against the checksums in the file. Only the manifest has checksums of footer and filters, so
+    the footer is read twice, and each key is looked up in the filters instead.
 
     Raises
     ------
@@ -110,7 +111,8 @@ def _rebuild(store: ObjectStore, key: str) -> tuple[ObjectEntry, ObjectFacts]:
     problems = check_object(entry)
     if problems:
         raise CorruptionError(f"object contradicts itself: {problems[0]}", where=where)
-    return entry, about
+    encoded = memoryview(tail)[-8 - int.from_bytes(tail[-8:-4], "little") : -8]
+    return with_filters(store, key, entry, about.schema, encoded), about
 
 
 def _tail_crc(store: ObjectStore, key: str, position: int, info: ObjectInfo, tail: bytes) -> int:
