@@ -13,6 +13,7 @@ from tests.support.clock import Clock
 from tests.support.stores import OFFLOAD_US, stepwise, tier
 from tests.support.watched_bucket import URL, WatchedBucket, host
 from tiered.cold.manifest.leases import Lease
+from tiered.monitor.metrics.samples import samples
 
 pytest.importorskip("pyiceberg")
 from tests.support.memory_table import MemoryTable
@@ -66,6 +67,15 @@ class Swept:
 
     def expected(self) -> list[tuple[int, int, bytes]]:
         return [(0, number, b"%d" % number) for number in range(self.appended)]
+
+
+def kept_objects(swept: Swept) -> float:
+    """What the metrics say of objects that are kept for the table alone."""
+    (found,) = (
+        item.value for item in samples(swept.store.watched()) if item.name == "tiered_table_kept_objects"
+    )
+    assert isinstance(found, int)
+    return found
 
 
 @pytest.fixture
@@ -166,8 +176,10 @@ def test_a_table_that_is_stuck_keeps_its_objects(swept: Swept, monkeypatch: pyte
         assert swept.table.values() == expected
         (part,) = (part for part in report.parts if part.kept)
         assert (part.place, part.kept) == ("t/0", objects)
+        assert kept_objects(swept) == objects
     swept.ship()
     assert swept.table.version() == version + 1
+    assert kept_objects(swept) == 0
     for _ in range(2):
         # Whoever read the last version has the grace from now on: the sweep begins to count.
         swept.clock.advance(0.49 * GRACE_HOURS * HOUR)

@@ -32,6 +32,8 @@ class TableLag:
         The timestamp of the first of them; None if there is none, or if it is not known.
     problem
         The error of the last publication, or of the table; or empty.
+    kept_objects
+        See `TableState.kept_objects`.
     """
 
     topic: str
@@ -39,6 +41,7 @@ class TableLag:
     records: int | None
     oldest_us: int | None = None
     problem: str = ""
+    kept_objects: int = 0
 
     def seconds(self, now_us: int) -> float | None:
         """Return the age of the first missing record; 0 without one, None if it is not known."""
@@ -101,7 +104,7 @@ class TableLags:
             except TieredError as error:
                 problem = problem or str(error)
         if version is None or len(surveys) < len(figures):
-            return TableLag(topic, version, None, problem=problem)
+            return TableLag(topic, version, None, None, problem, state.kept_objects)
         records, times = 0, []
         for item in figures:
             offset = first_missing(offsets, item.partition, item.start_offset, item.end_offset)
@@ -109,7 +112,7 @@ class TableLags:
                 records += item.end_offset - offset
                 times.append(self._first_unread.timestamp_us(item, offset))
         oldest_us = min((time for time in times if time is not None), default=None)
-        return TableLag(topic, version, records, oldest_us, problem)
+        return TableLag(topic, version, records, oldest_us, problem, state.kept_objects)
 
     def _read(self, meta: TopicMeta) -> tuple[int, Mapping[int, tuple[int, int]]]:
         found = read_table_version(self._context.tiers.object_store, meta)

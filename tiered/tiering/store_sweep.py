@@ -34,6 +34,7 @@ from .erase_actions import sweeping_since_us
 from .partition_handle import PartitionHandle
 from .pauses import Pauses
 from .sweep_state import try_write_swept
+from .table_passes import TablePasses
 
 log = logging.getLogger("tiered.sweep")
 
@@ -51,8 +52,16 @@ class _Table:
 class StoreSweep:
     """Sweeps one open store; also the handler of the action. Without a dry run the caller holds the tiering lock."""
 
-    def __init__(self, context: StoreContext, topics: OpenTopics, claims: Claims, pauses: Pauses) -> None:
+    def __init__(
+        self,
+        context: StoreContext,
+        topics: OpenTopics,
+        claims: Claims,
+        pauses: Pauses,
+        live_tables: TablePasses,
+    ) -> None:
         self._context = context
+        self._live_tables = live_tables
         self._topics = topics
         self._tiers = context.tiers
         self._fs = context.fs
@@ -112,6 +121,8 @@ class StoreSweep:
         for meta, partition in partitions:
             table, rest = tables.get(meta.topic_id), self._rules_of(meta, _rest(rules, parts))
             parts.append(self._sweep_partition(meta, partition, rest, table, dry_run=dry_run))
+        if not dry_run:
+            self._note_kept(tables.values(), parts)
         for table in tables.values():
             rest = self._rules_of(table.meta, _rest(rules, parts))
             parts.append(self._sweep_table(table, rest, dry_run=dry_run))
@@ -141,6 +152,12 @@ class StoreSweep:
             for meta in topics
             if self._context.settings.policy_for(meta.name).table.every is not None
         }
+
+    def _note_kept(self, tables: Iterable[_Table], parts: Iterable[PartSweep]) -> None:
+        for table in tables:
+            own = [part for part in parts if part.topic == table.meta.name]
+            if not any(part.problem for part in own):
+                self._live_tables.note_kept(table.meta, sum(part.kept for part in own))
 
     def _rules_of(self, meta: TopicMeta, rules: SweepRules) -> SweepRules:
         """Return the rules for a topic: a lease covers the objects of an erasure for ``erase.lease_max`` only."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from uuid import UUID
 
@@ -40,10 +40,13 @@ class TableState:
         The last publication; None before the first.
     problem
         The error of the last attempt, or empty.
+    kept_objects
+        How many objects the last sweep left for the table alone; 0 once it is published again.
     """
 
     published: Published | None = None
     problem: str = ""
+    kept_objects: int = 0
 
 
 @dataclass(slots=True)
@@ -133,7 +136,7 @@ class TablePasses:
                 with iceberg_errors(meta.name):
                     done = table.live.publish(meta, tails=rule.tails, grace_seconds=grace_seconds, take=take)
             except (TieredError, OSError) as error:
-                table.state = TableState(table.state.published, str(error) or type(error).__name__)
+                table.state = replace(table.state, problem=str(error) or type(error).__name__)
                 raise
             table.state = TableState(done)
             self._tell_glue(table, meta, rule)
@@ -201,6 +204,11 @@ class TablePasses:
             head is None or head.commit_id == table.commits.get(partition)
             for partition, head in heads.items()
         )
+
+    def note_kept(self, meta: TopicMeta, objects: int) -> None:
+        """Take note of how many objects a sweep left for the table of a topic alone."""
+        table = self._table(meta)
+        table.state = replace(table.state, kept_objects=objects)
 
     def state_of(self, topic_id: UUID) -> TableState | None:
         """Return what this process knows of a topic's table; None before its first attempt to publish it."""

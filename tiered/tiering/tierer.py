@@ -92,7 +92,8 @@ class Tierer:
         self.claims = Claims(self._tiers, context.store_id, context.clock, context.fs, same)
         self.survey = StoreSurvey(context, topics, self.claims, self.pauses, positions)
         self.locks = TieringLocks(lambda: self.survey.root, context.lifecycle)
-        self._sweep = StoreSweep(context, topics, self.claims, self.pauses)
+        self.tables = TablePasses(context, topics, self.claims, self.pauses)
+        self._sweep = StoreSweep(context, topics, self.claims, self.pauses, self.tables)
         local = LocalActions(context, topics, self.claims)
         self.erasures = Erasures(context, topics, self.claims, local)
         publish = PublishActions(context, topics, self.claims)
@@ -118,7 +119,6 @@ class Tierer:
         self.tails = TailPasses(
             context, topics, self.claims, self.pauses, self.locks, self.executors, publish
         )
-        self.tables = TablePasses(context, topics, self.claims, self.pauses)
         self.planner = Planner(context, self.survey, self.tails)
         self._one_full_pass = threading.Lock()
 

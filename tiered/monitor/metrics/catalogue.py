@@ -139,6 +139,12 @@ _TABLES = _group(
         "topic",
     ),
     ("table_failing", GAUGE, "1 while the last publication of the table failed, else 0.", "topic"),
+    (
+        "table_kept_objects",
+        GAUGE,
+        "Objects that the last sweep left for the table alone: it was not published for longer than the grace.",
+        "topic",
+    ),
 )
 _COLD = _group(
     "Bucket",

@@ -116,6 +116,7 @@ def _erasures(watched: Watched, now_us: int) -> Iterator[Sample]:
 def _tables(watched: Watched, partitions: list[PartitionFigures], now_us: int) -> Iterator[Sample]:
     for item in watched.table_lags.measure(partitions, ask_bucket=False):
         yield Sample("tiered_table_failing", bool(item.problem), (item.topic,))
+        yield Sample("tiered_table_kept_objects", item.kept_objects, (item.topic,))
         if item.records is not None:
             yield Sample("tiered_table_lag_records", item.records, (item.topic,))
             seconds = item.seconds(now_us)
