@@ -143,6 +143,32 @@ def read_keys(root: Path, number: int) -> dict[str, Any]:
         return {"rows": found, "filtered": filtered}
 
 
+def publish(root: Path, number: int) -> dict[str, Any]:
+    """Append, tier, and publish a live table, which the releases before do not know; return its version and rows."""
+    table = {"table": {"every": "1m"}}
+    policies = SETTINGS["policies"] | {"records": table}
+    settings = tiered.Settings.model_validate(SETTINGS | {"policies": policies})
+    with tiered.open(root / "store", settings=settings) as store:
+        topic = store.topic("records")
+        for row in range(number):
+            topic.append(b"%d" % row, partition=0)
+        topic.flush()
+        failed = [str(error) for error in store.tier().failed]
+        info = topic.table()
+        return {"failed": failed, "version": info.version, "rows": info.records, "lag": info.lag_records}
+
+
+def sweep(root: Path, number: int) -> dict[str, Any]:
+    """Delete what no manifest names, without a grace; return how many objects went."""
+    settings = tiered.Settings.model_validate(SETTINGS | {"sweep": {"grace": "0s"}})
+    with tiered.open(root / "store", settings=settings) as store:
+        reports = [store.sweep(), store.sweep()]
+        return {
+            "deleted": sum(report.objects for report in reports),
+            "problems": [problem for report in reports for problem in report.problems],
+        }
+
+
 def read_bucket(root: Path, number: int) -> dict[str, Any]:
     """Read a topic from the bucket alone."""
     with tiered.open(f"file://{root}/bucket") as store:

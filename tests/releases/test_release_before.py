@@ -21,6 +21,7 @@ import pytest
 
 from tests.releases import life
 from tests.support.stores import let_intent_lapse
+from tests.support.table_reader import check_rows
 from tiered.cold.manifest.restores import IntentHolder
 from tiered.cold.manifest.store_documents import StoreDocuments
 from tiered.cold.object_store.connect import open_object_store
@@ -64,11 +65,16 @@ def sound(answer: dict[str, Any]) -> dict[str, Any]:
     return topics
 
 
-def test_the_golden_store_is_read_and_goes_on(tmp_path: Path) -> None:
+def unpack_golden(root: Path) -> None:
+    """Put the store that the release before wrote into a folder."""
     with tarfile.open(GOLDEN) as archive:
-        archive.extractall(tmp_path, filter="data")
-    place = replace(read_binding(tmp_path / "store"), url=f"file://{tmp_path}/bucket")
-    write_binding(OsFileSystem(), tmp_path / "store", place)
+        archive.extractall(root, filter="data")
+    place = replace(read_binding(root / "store"), url=f"file://{root}/bucket")
+    write_binding(OsFileSystem(), root / "store", place)
+
+
+def test_the_golden_store_is_read_and_goes_on(tmp_path: Path) -> None:
+    unpack_golden(tmp_path)
     here, restored, appended = run(ROOT, tmp_path, "check", "check_restored", "append_to_restored")
     assert sound(here) == sound(restored) == GOLDEN_FOUND
     assert appended == {"offset": GOLDEN_FOUND["kept"][0]}
@@ -165,6 +171,38 @@ def test_a_compacted_store_is_refused_by_the_release_before_everywhere(tmp_path:
         assert "store.json" in refused["message"]
     (again,) = run(ROOT, tmp_path, "check")
     assert sound(again) == sound(here)
+
+
+def test_the_release_before_leaves_a_live_table_alone(tmp_path: Path, before: Path) -> None:
+    """It opens, appends, tiers, sweeps and restores its own store with a table; this release's table goes on after that."""
+    pytest.importorskip("pyiceberg")
+    unpack_golden(tmp_path)
+    first, second, here = run(ROOT, tmp_path, "publish:7", "publish:3", "check")
+    assert (first["version"], first["lag"], second["version"]) == (1, 0, 2)
+    sound(here)
+    (folder,) = (tmp_path / "bucket").glob("records/*/table")
+    files = contents(folder)
+    found, wrote, swept, after, bucket = run(
+        before, tmp_path, "check", "write:2", "sweep", "check", "read_bucket"
+    )
+    assert sound(found) == sound(here)
+    assert wrote == {"failed": []}
+    assert swept["problems"] == []
+    assert swept["deleted"] > 0
+    assert bucket["rows"] == sound(after)["records"][0]
+    assert contents(folder) == files
+    again, checked = run(ROOT, tmp_path, "publish:5", "check")
+    assert (again["version"], again["lag"]) == (3, 0)
+    assert check_rows(folder / "metadata", "records") >= sound(checked)["records"][0]
+    files = contents(folder)
+    (restored,) = run(before, tmp_path, "check_restored")
+    assert sound(restored) == sound(checked)
+    assert contents(folder) == files
+
+
+def contents(folder: Path) -> dict[str, tuple[bytes, int]]:
+    """Every file of a folder, and when it was written."""
+    return {str(path): (path.read_bytes(), path.stat().st_mtime_ns) for path in folder.rglob("*.*")}
 
 
 def test_each_release_appends_through_a_server_of_the_other(tmp_path: Path, before: Path) -> None:
