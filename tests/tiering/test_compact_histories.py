@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 
 from tests.support.budget import rounds, seconds_of
+from tests.support.log_history import PARTITIONS, Days, LogHistory
 from tests.support.stores import handle_of, stepwise
-from tests.tiering.log_history import PARTITIONS, Days, LogHistory
 from tiered.format import latest
 from tiered.format.manifest import Compaction
 from tiered.tiering import compact_actions, erasures, store_sweep, table_passes

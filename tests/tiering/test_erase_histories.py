@@ -13,8 +13,8 @@ import pytest
 import tiered
 from tests.support.budget import rounds, seconds_of
 from tests.support.byte_search import files_with
+from tests.support.log_history import Days, LogHistory, Moment
 from tests.support.stores import stepwise
-from tests.tiering.log_history import Days, LogHistory, Moment
 from tiered.tiering import erasures, store_sweep, table_passes
 
 KEYS = [f"user-{number}" for number in range(6)]
