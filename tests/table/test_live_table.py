@@ -359,6 +359,63 @@ def test_a_table_that_nothing_of_ours_is_left_of(place: Place) -> None:
     assert place.check() == 10
 
 
+def lose_hint_by_far(folder: Path) -> None:
+    """As from an old copy of it, once the sweep has deleted the first versions."""
+    for version in (1, 2, 3):
+        (folder / f"v{version}.metadata.json").unlink()
+    (folder / "version-hint.text").write_text("1")
+
+
+def lose(folder: Path, pattern: str) -> None:
+    for file in folder.glob(pattern):
+        file.unlink()
+
+
+DAMAGE: dict[str, Callable[[Path], Any]] = {
+    "hint ahead": lambda folder: (folder / "version-hint.text").write_text("99"),
+    "hint far behind": lose_hint_by_far,
+    "hint that is none": lambda folder: (folder / "version-hint.text").write_text("one"),
+    "metadata empty": lambda folder: newest(folder).write_bytes(b""),
+    "metadata of something else": lambda folder: newest(folder).write_text(
+        newest(folder).read_text().replace('"schemas":', '"columns":')
+    ),
+    "lists lost": lambda folder: lose(folder, "snap-*"),
+    "manifests lost": lambda folder: lose(folder, "manifest-*"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
+def test_a_damaged_folder_is_named_and_taken(place: Place, damage: Callable[[Path], Any]) -> None:
+    """The error says what to do; from then on no version has fewer rows than the one before."""
+    for start in range(0, 60, 10):
+        place.append(range(start, start + 10), tails=True)
+        place.publish()
+    damage(place.folder)
+    place.append(range(60, 70), tails=True)
+    with pytest.raises(
+        (CorruptionError, ColdStorageError), match="table TOPIC --take makes the next version"
+    ):
+        place.publish(place.another())
+    assert place.publish(place.another(), take=True).records == 70
+    assert place.check() == 70
+    for start in range(70, 140, 10):
+        place.append(range(start, start + 10), tails=True)
+        place.publish()
+        assert place.check() == start + 10
+
+
+def test_a_hint_that_is_set_ahead_of_a_running_writer_is_noticed(place: Place) -> None:
+    """Readers would find none of its versions."""
+    place.append(range(10), tails=True)
+    place.publish()
+    (place.folder / "version-hint.text").write_text("99")
+    place.append(range(10, 20), tails=True)
+    with pytest.raises(CorruptionError, match=r"names metadata that is gone.*v99"):
+        place.publish()
+    assert place.publish(take=True).version == 100
+    assert place.check() == 20
+
+
 def test_a_copied_bucket_needs_a_new_table(place: Place) -> None:
     """Its URLs are those of the bucket that it was copied from."""
     place.append(range(10), tails=True)

@@ -40,8 +40,8 @@ def table(
         bool,
         typer.Option(
             "--take",
-            help="Go on from the log after another program committed to the table, or in a copied bucket: the next "
-            "version has the log's rows and columns, and none of the other program's changes.",
+            help="Go on from the log after another program committed to the table, in a copied bucket, or after damage of the "
+            "table's files: the next version has the log's rows and columns, and none of the other program's changes.",
         ),
     ] = False,
     config: ConfigFile = None,

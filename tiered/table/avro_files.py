@@ -16,6 +16,7 @@ from ..cold.object_store.protocol import ObjectStore, object_url
 from ..cold.object_store.rereads import reread_on_damage
 from ..errors import CorruptionError
 from ..format.checksum import crc32c
+from .table_metadata import TAKE
 
 _NAME = re.compile(r".*-([0-9a-f]{8})\.avro")
 _BLOCK_ENTRIES = 100
@@ -185,7 +186,7 @@ class AvroFiles:
         def read() -> bytes:
             data = self._store.get(key).data
             if match is None or crc32c(data) != int(match[1], 16):
-                raise CorruptionError("file of a table fails its checksum", where=url)
+                raise CorruptionError(f"file of a table fails its checksum; {TAKE}", where=url)
             return data
 
         return MemoryFile(url, reread_on_damage(read))

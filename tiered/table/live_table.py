@@ -35,6 +35,7 @@ from .summary_offsets import Offsets, read_offsets, write_offsets
 from .table_folder import TableFolder
 from .table_manifests import OffsetsByName, TableManifests
 from .table_metadata import (
+    TAKE,
     ForeignCommit,
     encode_metadata,
     expired,
@@ -191,6 +192,8 @@ class LiveTable:
                 )
             if self._folder.commit(following.version, encode_metadata(following.metadata, following.version)):
                 following.etag = self._folder.point_to(following.version, state.etag)
+                if following.etag is None:
+                    continue  # readers find a later version: of another writer, or none, if somebody changed the hint
                 self._state = following
                 return self._published(following, heads, tails, changed=True)
         raise ColdStorageError(
@@ -223,36 +226,54 @@ class LiveTable:
 
     def _read(self, *, take: bool) -> _State:
         """Read the last version; move the pointer if its writer died before it did."""
-        confirmed, pointer = self._seconds(), self._folder.find()
-        state = _State(pointer.version, pointer.etag, None, confirmed)
+        confirmed = self._seconds()
+        pointer = self._folder.find_last() if take else self._folder.find()
+        state = _State(pointer.version, pointer.etag, None, confirmed, is_ours=False)
         version = pointer.version
-        state.is_ours = False
         while version:
             try:
-                metadata = self._reader.read(version)
-            except ObjectNotFound:
-                if take:
-                    break  # no version of ours is left
-                raise self._reader.missing(version) from None
+                if self._read_version(state, version, take=take):
+                    state.is_ours = version == pointer.version
+                break
             except ForeignCommit:
                 if not take:
                     raise
                 version -= 1
-                continue
-            if take and metadata.location != self._folder.location:
-                break
-            self._reader.check_location(metadata.location)
-            state.metadata, state.is_ours = metadata, version == pointer.version
-            snapshot = metadata.current_snapshot()
-            if snapshot is not None:
-                state.manifests = TableManifests.read(self._files, snapshot.manifest_list)
-                state.offsets = read_offsets(
-                    self._store, self._folder.prefix, snapshot.summary.additional_properties
-                )
-            break
+            except CorruptionError:
+                if not take:
+                    raise
+                # Of what is damaged nothing goes into the new table.
+                return _State(pointer.version, pointer.etag, None, confirmed, is_ours=False)
         if pointer.hint != pointer.version and pointer.version:
             state.etag = self._folder.point_to(pointer.version, pointer.etag)
         return state
+
+    def _read_version(self, state: _State, version: int, *, take: bool) -> bool:
+        """Read a version into `state`; return False if it was made for another bucket, and a new table takes its place."""
+        try:
+            return self._read_files(state, version, take=take)
+        except ObjectNotFound as error:
+            where = self._folder.url(version)
+            raise CorruptionError(
+                f"the newest version of a table lacks a file ({error}); {TAKE}", where=where
+            ) from None
+
+    def _read_files(self, state: _State, version: int, *, take: bool) -> bool:
+        try:
+            metadata = self._reader.read(version)
+        except ObjectNotFound:
+            raise self._reader.missing(version) from None
+        if take and metadata.location != self._folder.location:
+            return False
+        self._reader.check_location(metadata.location)
+        snapshot = metadata.current_snapshot()
+        if snapshot is not None:
+            state.manifests = TableManifests.read(self._files, snapshot.manifest_list)
+            state.offsets = read_offsets(
+                self._store, self._folder.prefix, snapshot.summary.additional_properties
+            )
+        state.metadata = metadata
+        return True
 
     # -- the next version ------------------------------------------------------------------------
 

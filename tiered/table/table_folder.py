@@ -24,6 +24,7 @@ from uuid import UUID
 from ..cold.manifest.keys import table_prefix
 from ..cold.object_store.protocol import ObjectStore, object_url
 from ..errors import ColdStorageError, CorruptionError, ObjectNotFound, PreconditionFailed
+from .table_metadata import TAKE
 
 HINT_FILE = "version-hint.text"
 _NUMBERED = re.compile(r"v([1-9][0-9]{0,17})\.metadata\.json")
@@ -73,14 +74,28 @@ class TableFolder:
         ColdStorageError
         """
         hinted = self._read_hint()
-        if hinted is None:
-            # Without a hint, a listing tells a table whose first commit was cut short, or whose hint is lost.
-            version = max((version_of(info.key) for info in self.store.list(self.prefix)), default=0)
-        else:
-            version = hinted[0]
+        # Without a hint, a listing tells a table whose first commit was cut short, or whose hint is lost.
+        version = self._last_listed() if hinted is None else hinted[0]
         while self._exists(version + 1):
             version += 1
         return Pointer(version, *(hinted or (0, None)))
+
+    def find_last(self) -> Pointer:
+        """Find the last version that exists or that a hint names, whatever the hint is.
+
+        Raises
+        ------
+        ColdStorageError
+        """
+        try:
+            stored = self.store.get(self._hint_key)
+        except ObjectNotFound:
+            return Pointer(self._last_listed(), 0, None)
+        hint = _number(stored.data) or 0
+        return Pointer(max(hint, self._last_listed()), hint, stored.etag)
+
+    def _last_listed(self) -> int:
+        return max((version_of(info.key) for info in self.store.list(self.prefix)), default=0)
 
     def read(self, version: int) -> bytes:
         """Return the metadata of a version.
@@ -116,8 +131,8 @@ class TableFolder:
                 continue  # a conflict, or an answer that was lost before it took effect
         raise ColdStorageError(f"outcome unknown: {self.url(version)} ({failure})", retryable=True)
 
-    def point_to(self, version: int, etag: str | None) -> str:
-        """Move the pointer to a committed version, unless it is there or beyond; return its ETag.
+    def point_to(self, version: int, etag: str | None) -> str | None:
+        """Move the pointer to a committed version, unless it is there or beyond; return its ETag, or None if it is beyond.
 
         Parameters
         ----------
@@ -141,7 +156,7 @@ class TableFolder:
                 failure = error
             hinted = self._read_hint()
             if hinted is not None and hinted[0] >= version:
-                return hinted[1]
+                return hinted[1] if hinted[0] == version else None
             etag = hinted[1] if hinted else None
         raise ColdStorageError(
             f"outcome unknown: {object_url(self.store, self._hint_key)} ({failure})", retryable=True
@@ -159,12 +174,12 @@ class TableFolder:
             stored = self.store.get(self._hint_key)
         except ObjectNotFound:
             return None
-        text = stored.data.strip()
-        if not text.isdigit() or len(text) > 18:
+        number = _number(stored.data)
+        if number is None:
             raise CorruptionError(
-                f"{text[:40]!r} is no version", where=object_url(self.store, self._hint_key)
+                f"{stored.data[:40]!r} is no version; {TAKE}", where=object_url(self.store, self._hint_key)
             )
-        return int(text), stored.etag
+        return number, stored.etag
 
     def _exists(self, version: int) -> bool:
         try:
@@ -172,6 +187,11 @@ class TableFolder:
         except ObjectNotFound:
             return False
         return True
+
+
+def _number(hint: bytes) -> int | None:
+    text = hint.strip()
+    return int(text) if text.isdigit() and len(text) <= 18 else None
 
 
 def version_of(key: str) -> int:

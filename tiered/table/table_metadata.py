@@ -76,7 +76,7 @@ def decode_values(data: bytes, version: int, topic_id: UUID, *, where: str) -> d
         ours = properties.get(_TOPIC) == str(topic_id) and properties.get(_VERSION) == str(version)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CorruptionError(
-            f"table metadata does not decode ({type(error).__name__})", where=where
+            f"table metadata does not decode ({type(error).__name__}); {TAKE}", where=where
         ) from None
     if not ours:
         raise ForeignCommit(
@@ -93,13 +93,14 @@ def decode_metadata(values: dict[str, Any], *, where: str) -> Any:
     ------
     CorruptionError
     """
+    from pyiceberg.exceptions import ValidationError as IcebergError
     from pyiceberg.table.metadata import TableMetadataV2
 
     try:
         return TableMetadataV2.model_validate(values)
-    except ValidationError as error:
+    except (ValidationError, IcebergError) as error:
         raise CorruptionError(
-            f"table metadata does not decode ({type(error).__name__})", where=where
+            f"table metadata does not decode ({type(error).__name__}); {TAKE}", where=where
         ) from None
 
 

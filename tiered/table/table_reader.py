@@ -84,7 +84,7 @@ class TableReader:
     def missing(self, version: int) -> CorruptionError:
         """Return the error for a pointer to a version that is gone."""
         return CorruptionError(
-            "the pointer of a table names metadata that is gone", where=self.folder.url(version)
+            f"the pointer of a table names metadata that is gone; {TAKE}", where=self.folder.url(version)
         )
 
     def check_location(self, location: object) -> None:
