@@ -213,5 +213,12 @@ def test_the_statement_for_duckdb_names_the_server() -> None:
     assert "ENDPOINT" not in statement(Engine.DUCKDB, INFO, Bucket())
 
 
+def test_the_statement_for_spark_says_how_it_reads_files_of_s3() -> None:
+    """Hadoop has no file system for ``s3://`` unless it is told."""
+    assert "--conf spark.hadoop.fs.s3.impl=org.apache.hadoop.fs.s3a.S3AFileSystem" in statement(
+        Engine.SPARK, INFO, Bucket()
+    )
+
+
 def test_names_of_tables_are_lower_case() -> None:
     assert table_identifier("Clicks-1.eu") == "clicks_1_eu"

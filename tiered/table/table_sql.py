@@ -72,6 +72,10 @@ def _spark(info: TableInfo, bucket: Bucket) -> list[str]:
     lines = [
         "-- start spark-sql with the package org.apache.iceberg:iceberg-spark-runtime of your Spark and, for s3a, hadoop-aws"
     ]
+    if info.location.startswith("s3://"):
+        lines.append(
+            "-- and, as the table names its files by s3://, with --conf spark.hadoop.fs.s3.impl=org.apache.hadoop.fs.s3a.S3AFileSystem"
+        )
     if bucket.endpoint_url and info.location.startswith("s3://"):
         lines.append(
             f"-- and with --conf spark.hadoop.fs.s3a.endpoint={bucket.endpoint_url} "
