@@ -57,7 +57,7 @@ def manifest(bench: Bench) -> Case:
     bases = itertools.count(head.end_offset, _RECORDS)
 
     def commit() -> None:
-        committer.publish_objects([_entry(committer, next(bases))])
+        committer.publish_objects([entry_of(committer, next(bases))])
 
     def plan() -> None:
         published = read_published(store.context.tiers, meta, 0, local_offset=head.end_offset)
@@ -167,11 +167,11 @@ def fill_manifest(committer: Committer, count: int) -> None:
     for first in range(0, count, _AT_ONCE):
         number = min(_AT_ONCE, count - first)
         committer.publish_objects(
-            [_entry(committer, base + _RECORDS * i) for i in range(first, first + number)]
+            [entry_of(committer, base + _RECORDS * i) for i in range(first, first + number)]
         )
 
 
-def _entry(committer: Committer, base: int) -> ObjectEntry:
+def entry_of(committer: Committer, base: int) -> ObjectEntry:
     """Return what the manifest would say of an object of 13 row groups."""
     groups, now_us = 13, time.time_ns() // 1000
     edges = [base + _RECORDS * i // groups for i in range(groups + 1)]

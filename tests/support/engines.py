@@ -33,7 +33,10 @@ class Kind(NamedTuple):
 DUCKDB = "1.5.5"
 KINDS = {
     "duckdb": Kind(
-        (f"duckdb=={DUCKDB}", f"duckdb-extension-iceberg=={DUCKDB}", f"duckdb-extension-avro=={DUCKDB}")
+        (
+            f"duckdb=={DUCKDB}",
+            *(f"duckdb-extension-{name}=={DUCKDB}" for name in ("avro", "iceberg", "httpfs", "delta")),
+        )
     ),
     "spark": Kind(
         ("pyspark==4.1.4", "pyarrow", "pandas"),
@@ -76,9 +79,9 @@ class TableEngine:
         out.unlink()
         return table
 
-    def query(self, location: str, statement: str) -> list[Any]:
-        """Return the rows of a statement about the table ``t``, which is at a location."""
-        rows: list[Any] = self._ask(location=location, statement=statement)["rows"]
+    def execute(self, statement: str) -> list[Any]:
+        """Return the rows of a statement of SQL."""
+        rows: list[Any] = self._ask(statement=statement)["rows"]
         return rows
 
     def close(self) -> None:
