@@ -83,13 +83,13 @@ def objects(folder: Path, count: int) -> list[str]:
     clock = Clock(time.time_ns() // 1000)
     store = tiered.open(folder / "store", cold=f"file://{folder / 'bucket'}", host=Host(clock=clock))
     with store:
+        tiers: Any = store.context.tiers
+        tiers._object_store = counting = FaultyStore(tiers.object_store)
         topic = store.create_topic("many", schema=WIDE)
         topic.append({field.name: None for field in WIDE}, sync=True)
         store.tier()
         committer = committer_of(store, topic)
         fill_manifest(committer, count)
-        tiers: Any = store.context.tiers
-        tiers._object_store = counting = FaultyStore(tiers.object_store)
         meta = topic.opened.meta
         live = LiveTable(counting, store.store_id, meta, lambda number: tiers.cold(meta, number), clock=clock)
 
@@ -118,7 +118,7 @@ def objects(folder: Path, count: int) -> list[str]:
         "",
         "| | measured | at most |",
         "| --- | ---: | ---: |",
-        f"| requests of a commit besides the read of the head | {max(asked for _, asked, _ in later)} | 5 |",
+        f"| requests of a commit, its reads of the manifest included | {max(asked for _, asked, _ in later)} | 6 |",
         f"| CPU of a commit, for each entry of the young manifest | {each:.3f} ms | 0.15 ms |",
         f"| CPU of a commit besides, without the footer of its object | {besides - footer_ms:.1f} ms | 20 ms |",
         f"| CPU of a footer, of 13 row groups | {footer_ms:.1f} ms | |",

@@ -25,6 +25,7 @@ from tests.support.table_reader import (
     path_of,
     rows,
 )
+from tiered.cold.manifest.partition_manifest import PartitionManifest
 from tiered.errors import ColdStorageError, ConfigError, CorruptionError
 from tiered.table import live_table, table_manifests, table_metadata
 from tiered.table.live_table import LiveTable, Published
@@ -574,6 +575,28 @@ def test_requests_of_a_commit(place: Place) -> None:
     counted[0].operations.clear()
     place.publish(live)
     assert [item.verb for item in counted[0].operations] == ["put"] * 4
+
+
+def test_a_commit_reads_no_page_of_old_objects(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a topic with more objects than a process keeps entries of, each page would be a request."""
+    monkeypatch.setattr("tiered.format.manifest_changes.INLINE_ENTRIES_MAX", 2)
+    monkeypatch.setattr("tiered.format.manifest_changes.PAGE_ENTRIES_MAX", 2)
+    for number in range(8):
+        place.append(range(10 * number, 10 * number + 10))
+    place.publish()
+    read: list[str] = []
+    real = PartitionManifest.load_page
+
+    def load_page(manifest: PartitionManifest, ref: Any) -> Any:
+        read.append(ref.name)
+        return real(manifest, ref)
+
+    monkeypatch.setattr(PartitionManifest, "load_page", load_page)
+    place.append(range(80, 82), tails=True)
+    read.clear()
+    place.publish()
+    assert len(set(read)) <= 2  # the last page of each partition
+    assert place.check() == 82
 
 
 def test_the_summary_says_whether_transactions_are_whole(tmp_path: Path, clock: Clock) -> None:

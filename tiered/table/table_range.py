@@ -12,6 +12,7 @@ Pages never change. So two ranges are compared without the pages that both name.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -126,7 +127,7 @@ def choose_end(head: Head, tails: int, named_end: int | None, budget: int) -> tu
 def tails_of(manifest: PartitionManifest, head: Head) -> int:
     """Return the first offset of the objects at the end of the log that a sealed segment will replace."""
     first = head.end_offset
-    for page in (head.inline, *map(manifest.load_page, reversed(head.pages))):
+    for page in itertools.chain([head.inline], map(manifest.load_page, reversed(head.pages))):
         sealed = field_of(page, "sealed", range(len(page)))
         unsealed = next((at for at, one in enumerate(reversed(sealed)) if one), len(sealed))
         if unsealed:
