@@ -18,9 +18,9 @@ from tiered.errors import ServerUnavailable
 from tiered.flight.client.appender import Appender
 from tiered.flight.client.connection import Connection
 from tiered.flight.client.put_stream import PutStream
-from tiered.transactions import outcomes, transaction_log
-from tiered.transactions.commits import _Commit
+from tiered.transactions import log_renewal, outcomes
 from tiered.transactions.decision import Decision
+from tiered.transactions.placing import PendingCommit
 from tiered.transactions.transaction_rows import TransactionRows
 
 Meanwhile = Callable[[], object]
@@ -88,8 +88,8 @@ def test_a_server_that_restarts_recognises_the_commit(
     tmp_path: Path, others: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where the log was shortened meanwhile."""
-    monkeypatch.setattr(transaction_log, "RENEW_RECORDS_MIN", 7)
-    monkeypatch.setattr(transaction_log, "CLOSE_RECORDS_MAX", 1)
+    monkeypatch.setattr(log_renewal, "RENEW_RECORDS_MIN", 7)
+    monkeypatch.setattr(log_renewal, "CLOSE_RECORDS_MAX", 1)
     stores = [tiered.open(tmp_path / "data")]
     stores[0].create_topic("events", partitions=2)
     stores[0].create_topic("other")
@@ -138,7 +138,7 @@ def test_a_repeat_beside_the_first_attempt(store: Any) -> None:
     store.create_topic("events")
     decision, rows = Decision(None, "5e5510", ()), TransactionRows[Any]()
     rows.add(store.topic("events").opened, b"a", None, None, None, None)
-    both = [_Commit(decision, rows.encode()) for _ in range(2)]
+    both = [PendingCommit(decision, rows.encode()) for _ in range(2)]
     store.commits._waiting.extend(both)
     store.commits._run()
     assert values(store.topic("events")) == [b"a"]

@@ -79,7 +79,7 @@ def test_the_log_is_read_on_when_it_was_written_anew(
     tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After a renewal too, which deletes what a process beside the writer has not read yet."""
-    monkeypatch.setattr("tiered.transactions.transaction_log.RENEW_RECORDS_MIN", 20)
+    monkeypatch.setattr("tiered.transactions.log_renewal.RENEW_RECORDS_MIN", 20)
     with scene(tmp_path / "data", None, clock) as (store, _):
         consumer = fill(store, clock).consumer("billing")
         consumer.commit({0: 1}, sync=True)

@@ -17,7 +17,7 @@ from tests.support.clock import Clock
 from tests.support.recorder import Recorder
 from tests.support.stores import in_threads, open_store, stepwise, values
 from tiered.engine.host import Host
-from tiered.transactions import decided, transaction_log
+from tiered.transactions import decided, log_renewal
 from tiered.transactions.decision import Decision
 from tiered.transactions.transaction_rows import TransactionRows
 
@@ -275,7 +275,7 @@ def test_the_bucket_says_that_the_store_has_transactions(tmp_path: Path, clock: 
 
 def test_commits_do_not_need_the_bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor does an opening that completes one; with `sync = "cold"` a commit waits until its record is published."""
-    monkeypatch.setattr(transaction_log, "RENEW_RECORDS_MIN", 3)
+    monkeypatch.setattr(log_renewal, "RENEW_RECORDS_MIN", 3)
     (tmp_path / "life").mkdir()
     recorder = Recorder(tmp_path / "life")
     host = Host(clock=Clock(), fs=recorder, open_bucket=recorder.open_bucket)

@@ -28,15 +28,16 @@ from tests.transactions.lives import (
 )
 from tiered.errors import DiskFull, PartitionPoisoned, StoreClosed, TieredError
 from tiered.hot.held_partition import HeldPartition
-from tiered.transactions import transaction_log
+from tiered.transactions import log_renewal
 from tiered.transactions.commits import Commits
+from tiered.transactions.completion import Completion
 from tiered.transactions.transaction_log import TransactionLog
 
 
 @pytest.fixture(autouse=True)
 def renew_often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the transaction log be shortened after a few records, as it is after thousands."""
-    monkeypatch.setattr(transaction_log, "RENEW_RECORDS_MIN", 7)
+    monkeypatch.setattr(log_renewal, "RENEW_RECORDS_MIN", 7)
 
 
 def check(life: Life, root: Path, image: Image, index: int) -> None:
@@ -99,24 +100,33 @@ def no_sync_of_what_lies_before(
     return {}
 
 
-def forget_all(commits: Commits, *, ask: bool) -> None:
-    commits.log.forget(commits.log.open_transactions())
-    commits.log.mark_applied()
+def forget_all(completion: Completion, *, ask: bool) -> None:
+    log = completion._log
+    log.forget(log.open_transactions())
+    log.mark_applied()
 
 
-STEPS: dict[str, tuple[str, Callable[..., object]]] = {
-    "the decision is durable before the rows are applied": ("_sync", no_sync_of_the_log),
-    "what lies before the rows is durable before the commit returns": ("_sync", no_sync_of_what_lies_before),
-    "an opening appends the rows that are missing": ("complete", lambda *_: None),
-    "a start of the store opens the partitions of open transactions": ("recover", lambda *_: None),
-    "a transaction is forgotten once its rows are durable": ("settle", forget_all),
+STEPS: dict[str, tuple[type, str, Callable[..., object]]] = {
+    "the decision is durable before the rows are applied": (Commits, "_sync", no_sync_of_the_log),
+    "what lies before the rows is durable before the commit returns": (
+        Commits,
+        "_sync",
+        no_sync_of_what_lies_before,
+    ),
+    "an opening appends the rows that are missing": (Completion, "complete", lambda *_: None),
+    "a start of the store opens the partitions of open transactions": (
+        Completion,
+        "recover",
+        lambda *_: None,
+    ),
+    "a transaction is forgotten once its rows are durable": (Completion, "settle", forget_all),
 }
 
 
 @pytest.mark.parametrize("name", STEPS)
 def test_each_protective_step_is_needed(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without it, some crash leaves a part of a transaction."""
-    monkeypatch.setattr(Commits, *STEPS[name])
+    monkeypatch.setattr(*STEPS[name])
     with pytest.raises(AssertionError):
         check_crashes(Life(tmp_path / "life"), tmp_path)
 

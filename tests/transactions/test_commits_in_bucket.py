@@ -18,9 +18,10 @@ from tests.support.stores import stepwise
 from tests.transactions.lives import BUCKET, ORDINARY, Life, host_of, opened, parts_of, rows_of
 from tiered.recovery import restore
 from tiered.tiering.publish_actions import PublishActions
-from tiered.transactions import transaction_log
-from tiered.transactions.commits import Commits
+from tiered.transactions import log_renewal
+from tiered.transactions.completion import Completion
 from tiered.transactions.decision import Decision
+from tiered.transactions.log_renewal import LogRenewal
 from tiered.transactions.parts import Part, block_data
 from tiered.transactions.transaction_log import TransactionLog
 from tiered.transactions.transaction_rows import TransactionRows
@@ -31,7 +32,7 @@ EXTRA = 77
 
 @pytest.fixture(autouse=True)
 def renew_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transaction_log, "RENEW_RECORDS_MIN", 7)
+    monkeypatch.setattr(log_renewal, "RENEW_RECORDS_MIN", 7)
 
 
 def whole(store: Any) -> list[int]:
@@ -146,7 +147,7 @@ def test_a_restore_to_a_time_has_the_transactions_of_that_time(tmp_path: Path) -
 TIMES: dict[str, tuple[Any, str, Callable[..., object]]] = {
     "the log is restored beyond the time": (restore, "_goes_beyond", lambda *_: False),
     "later records are dropped": (TransactionLog, "drop_later", lambda *_: None),
-    "a restored store completes transactions": (Commits, "complete", lambda *_: None),
+    "a restored store completes transactions": (Completion, "complete", lambda *_: None),
 }
 
 
@@ -155,7 +156,7 @@ def test_each_protective_step_of_a_time_is_needed(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A renewal, which comes at any time, would seal the log between two transactions.
-    monkeypatch.setattr(transaction_log, "RENEW_RECORDS_MIN", 1 << 14)
+    monkeypatch.setattr(log_renewal, "RENEW_RECORDS_MIN", 1 << 14)
     monkeypatch.setattr(*TIMES[name])
     with pytest.raises(AssertionError):
         check_times(Life(tmp_path / "life", BUCKET), tmp_path)
@@ -163,9 +164,9 @@ def test_each_protective_step_of_a_time_is_needed(
 
 STEPS: dict[str, tuple[Any, str, Callable[..., object]]] = {
     "the log is published before rows": (PublishActions, "_publish_log_first", lambda *_: None),
-    "a restored store completes transactions": (Commits, "recover", lambda *_: None),
-    "rows that got other offsets get another record": (TransactionLog, "rewrite_if_moved", lambda *_: None),
-    "rows that are not published keep their records": (Commits, "_is_applied", lambda *_: True),
+    "a restored store completes transactions": (Completion, "recover", lambda *_: None),
+    "rows that got other offsets get another record": (LogRenewal, "rewrite_if_moved", lambda *_: None),
+    "rows that are not published keep their records": (Completion, "_is_applied", lambda *_: True),
 }
 
 

@@ -22,7 +22,7 @@ from tiered.engine.host import Host
 from tiered.errors import ConfigError, Fenced, InvalidName, ReadOnly
 from tiered.format.schema import TRANSACTIONS_TOPIC
 from tiered.hot.row_checks import RowChecker
-from tiered.transactions import transaction_log
+from tiered.transactions import log_renewal
 from tiered.transactions.positions import (
     TRANSACTIONS_SCHEMA,
     Position,
@@ -51,7 +51,7 @@ def test_a_commit_is_the_row_that_its_record_is(name: str, moved: list[tuple[str
 @pytest.fixture(autouse=True)
 def renew_often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the table be appended again after a few records, as it is after thousands."""
-    monkeypatch.setattr(transaction_log, "RENEW_RECORDS_MIN", 5)
+    monkeypatch.setattr(log_renewal, "RENEW_RECORDS_MIN", 5)
 
 
 class Owned(NamedTuple):
@@ -295,8 +295,8 @@ def test_a_clean_close_leaves_little_to_read(
     with_transactions: bool,
 ) -> None:
     """Also in a store that has consumers and no transaction."""
-    monkeypatch.setattr(transaction_log, "RENEW_RECORDS_MIN", 4096)
-    monkeypatch.setattr(transaction_log, "CLOSE_RECORDS_MAX", 20)
+    monkeypatch.setattr(log_renewal, "RENEW_RECORDS_MIN", 4096)
+    monkeypatch.setattr(log_renewal, "CLOSE_RECORDS_MAX", 20)
     with open_store(tmp_path / "data", None, clock) as store:
         topic = store.create_topic("orders")
         topic.append(b"x", sync=True)

@@ -22,7 +22,7 @@ from tests.support.stores import let_go
 from tests.transactions.whole_reads_writer import TOPICS, opened, transact
 from tiered.engine.open_topics import OpenTopic
 from tiered.hot.held_partition import HeldPartition
-from tiered.transactions import transaction_log, whole_reads
+from tiered.transactions import log_renewal, transaction_log, whole_reads
 from tiered.transactions.parts import Part
 from tiered.transactions.whole_reads import whole_ends
 
@@ -127,7 +127,7 @@ def test_threads_see_no_part(tmp_path: Path) -> None:
 
 def run_beside(root: Path, looks: int, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Look at a store that another process writes and that is killed at last; return how far it was each time."""
-    monkeypatch.setattr(transaction_log, "RENEW_RECORDS_MIN", 100)
+    monkeypatch.setattr(log_renewal, "RENEW_RECORDS_MIN", 100)
     with opened(root) as store:
         for topic, partitions in TOPICS.items():
             store.create_topic(topic, partitions=partitions)
@@ -225,7 +225,7 @@ def test_a_transaction_that_is_forgotten_during_a_read_makes_it_begin_again(
             if (topic.name, times) == ("b", []):
                 times.append(1)
                 transact(store, 1)
-                store.commits.settle(ask=False)
+                store.commits.completion.settle(ask=False)
             return view(topic, partition, flush=flush)
 
         monkeypatch.setattr(OpenTopic, "view", view_late)

@@ -9,7 +9,7 @@ from typing import Any
 
 import tiered
 from tests.support.stores import stepwise
-from tiered.transactions import transaction_log
+from tiered.transactions import log_renewal
 
 TOPICS = {"a": 3, "b": 2}
 
@@ -27,7 +27,7 @@ def transact(store: Any, number: int) -> None:
 
 
 def main(root: Path) -> None:
-    transaction_log.RENEW_RECORDS_MIN = 100
+    log_renewal.RENEW_RECORDS_MIN = 100
     with opened(root) as store:
         print("ready", flush=True)
         for number in range(store.topic("a").offsets()[0].end, 1 << 30):

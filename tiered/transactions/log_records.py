@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from ..engine.open_topics import OpenTopic
 from ..engine.read import snapshots
+from ..errors import CorruptionError
 from ..format.schema import TIMESTAMP, body_schema
 from ..reader.read import read_splits
 from ..reader.rows import Query
@@ -26,6 +27,20 @@ def read_records(
     for batch in read_splits(tiers, topic.meta, part.splits, query, check=check):
         for row in batch.to_pylist():
             yield row.pop("offset"), row
+
+
+def data_at(topic: OpenTopic, offset: int) -> list[bytes]:
+    """Return the blocks of the record at an offset.
+
+    Raises
+    ------
+    CorruptionError
+    """
+    for _, row in read_records(topic, ["data"], offset, offset + 1):
+        return list(row["data"] or ())
+    raise CorruptionError(
+        "rows of a transaction are missing", where=f"topic {topic.name!r}", offsets=(offset, offset + 1)
+    )
 
 
 def body_of_records(topic: OpenTopic, rows: list[dict[str, Any]], now_us: int) -> pa.RecordBatch:

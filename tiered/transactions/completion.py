@@ -1,0 +1,215 @@
+"""`Completion`: carries decided transactions to their end, after a crash too, and lets the log go of those that are there."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from uuid import UUID
+
+from ..engine.context import Place, StoreContext
+from ..engine.open_topics import OpenTopic, OpenTopics
+from ..errors import StoreClosed, TieredError, TopicNotFound
+from ..format.document import TRANSACTIONS_FEATURE
+from ..format.schema import TRANSACTIONS_TOPIC
+from ..format.topic_meta import TopicMeta
+from ..hot.partition_writer import PartitionWriter
+from .decided import Decided
+from .parts import TRANSACTIONS_PRODUCER, Part, part_batches
+from .placing import last_rows, numbers_of
+from .transaction_log import TransactionLog
+
+_log = logging.getLogger("tiered.topic")
+
+_OPEN_MAX = 1024
+_RENEW_SECONDS = 1.0
+
+
+class Completion:
+    """The decided transactions of one open store, until they are durable and published.
+
+    Parameters
+    ----------
+    in_background
+        Runs a function on a thread of its own; returns whether it does.
+    """
+
+    def __init__(
+        self,
+        context: StoreContext,
+        topics: OpenTopics,
+        log: TransactionLog,
+        in_background: Callable[[Callable[[], None]], bool],
+    ) -> None:
+        self._context = context
+        self._topics = topics
+        self._log = log
+        self._in_background = in_background
+        self._holds_transactions = False
+        self._renewing = False
+        self._renew_after = 0.0
+
+    def recover(self) -> None:
+        """Append what is missing of the transactions that an earlier writer decided.
+
+        A partition that cannot be opened now keeps its rows in the log until it is.
+
+        Raises
+        ------
+        CorruptionError, UnsupportedFormat, DiskFull, PartitionPoisoned
+            The transaction log cannot be read.
+        """
+        if TRANSACTIONS_FEATURE not in self._context.catalog.features():
+            return
+        self._holds_transactions = True
+        self._log.drop_later(self._context.catalog.transactions_cuts())
+        for part in {
+            (part.topic, part.topic_id, part.partition): part for part in self._open_parts()
+        }.values():
+            try:
+                topic = self.topic_of(part.topic, part.topic_id)
+                if topic is not None:
+                    topic.writer(part.partition)
+            except TieredError as error:
+                _log.warning(
+                    "a transaction is not complete in partition %d of topic %r: %s",
+                    part.partition, part.topic, error,
+                )  # fmt: skip
+        self._log.renewal.rewrite_if_moved()
+        self.settle(ask=False)
+
+    def complete(self, meta: TopicMeta, partition: int, writer: PartitionWriter) -> None:
+        """Append to a partition what it lacks of decided transactions, before anything else is appended.
+
+        Raises
+        ------
+        CorruptionError, DiskFull, PartitionPoisoned
+        """
+        if not self._holds_transactions or meta.name == TRANSACTIONS_TOPIC:
+            return
+        for decided in self._log.open_transactions():
+            for at, part in enumerate(decided.parts):
+                if (part.topic_id, part.partition) == (meta.topic_id, partition):
+                    self._complete_part(meta, writer, decided, at)
+
+    def _complete_part(self, meta: TopicMeta, writer: PartitionWriter, decided: Decided, at: int) -> None:
+        part, end = decided.parts[at], decided.parts[at].first_number + decided.parts[at].rows
+        with writer.held() as held:
+            missing = end - max(part.first_number, held.last_sequence(TRANSACTIONS_PRODUCER) + 1)
+            if missing == part.rows and part.first_offset + missing <= held.end_offset:
+                # The log ends behind them: they were deleted, and a restore found no object that knows their numbers.
+                held.continue_numbers(TRANSACTIONS_PRODUCER, end)
+                missing = 0
+            if missing > 0:
+                bodies = last_rows(part_batches(meta, decided.parts, self._log.data_of(decided), at), missing)
+                numbers = numbers_of(bodies, end - missing)
+                held.append(bodies, numbers, self._log.last_append_us())
+                first = held.end_offset - part.rows
+                _log.info(
+                    "completed a transaction: offsets %d to %d of partition %d of topic %r",
+                    held.end_offset - missing, held.end_offset, part.partition, part.topic,
+                )  # fmt: skip
+        if missing <= 0:
+            known = writer.offsets_from(TRANSACTIONS_PRODUCER, part.first_number)
+            first = part.first_offset if known is None else known[0]
+        if first != part.first_offset:
+            self._log.move(decided.offset, at, first)
+
+    # -- shortening the log ----------------------------------------------------------------------
+
+    def settle(self, *, ask: bool) -> None:
+        """Make the rows of all transactions durable in their partitions, and say so in the log.
+
+        With a bucket, rows also have to be published. What fails stays open, and is tried again with a later transaction or
+        opening.
+
+        Parameters
+        ----------
+        ask
+            Read from the bucket what is published; False sends no request.
+        """
+        try:
+            for part in self._open_parts():
+                with suppress(TieredError):
+                    topic = self.topic_of(part.topic, part.topic_id)
+                    if topic is not None and not _is_durable(part, topic.writer(part.partition)):
+                        topic.writer(part.partition).flush()
+            self._forget_durable(ask=ask)
+            self._log.mark_applied()
+        except StoreClosed:
+            pass
+        except TieredError as error:
+            _log.warning("the transaction log cannot be shortened now: %s", error)
+
+    def shorten_log(self, offset: int) -> None:
+        """Move the start of the log to `offset` or beyond, as far as its transactions are applied and published."""
+        if self._log.renewal.begins_before(offset):
+            self.settle(ask=True)
+            self._log.renewal.renew_beyond(offset)
+
+    def renew_if_due(self) -> None:
+        """Shorten the log if it is long; commits do not wait for the bucket."""
+        self._log.renewal.rewrite_if_moved()
+        if self._log.renewal.is_due and self._context.tiers.has_cold:
+            if not self._renewing and time.monotonic() >= self._renew_after:
+                self._renewing = self._in_background(self._renew)
+        elif self._log.renewal.is_due:
+            self.settle(ask=False)
+            self._log.renewal.renew_if_due()
+        elif self._log.open_count >= _OPEN_MAX and not self._context.tiers.has_cold:
+            self._forget_durable(ask=False)
+
+    def _renew(self) -> None:
+        try:
+            self.settle(ask=True)
+            self._log.renewal.renew_if_due()
+        finally:
+            self._renewing = False
+            self._renew_after = time.monotonic() + _RENEW_SECONDS
+
+    def _forget_durable(self, *, ask: bool) -> None:
+        ends: dict[Place, int] = {}
+        self._log.forget(
+            [item for item in self._log.open_transactions() if self._is_applied(item, ends, ask)]
+        )
+
+    def _is_applied(self, decided: Decided, ends: dict[Place, int], ask: bool) -> bool:
+        """Whether the rows of a transaction are where no crash, and with a bucket no lost disk, can take them.
+
+        Parameters
+        ----------
+        ends
+            The published ends that are known by now; the function adds to them.
+        """
+        for part in decided.parts:
+            topic = self.topic_of(part.topic, part.topic_id)
+            if topic is None:
+                continue
+            writer = topic.writer(part.partition)
+            if not _is_durable(part, writer):
+                return False
+            offloads = self._context.settings.policy_for(part.topic).offload.after is not None
+            if offloads and self._context.tiers.has_cold and part.end_offset > writer.start_offset:
+                if part.place not in ends:
+                    end = self._context.fencing.end_in_bucket(topic.meta, part.partition, ask=ask)
+                    ends[part.place] = end or 0
+                if ends[part.place] < part.end_offset:
+                    return False
+        return True
+
+    def _open_parts(self) -> Iterator[Part]:
+        for decided in self._log.open_transactions():
+            yield from decided.parts
+
+    def topic_of(self, name: str, topic_id: UUID) -> OpenTopic | None:
+        """Return a topic; None if it was deleted."""
+        try:
+            topic = self._topics.topic(name)
+        except TopicNotFound:
+            return None
+        return topic if topic.meta.topic_id == topic_id else None
+
+
+def _is_durable(part: Part, writer: PartitionWriter) -> bool:
+    return writer.durable_sequence(TRANSACTIONS_PRODUCER) >= part.first_number + part.rows - 1

@@ -1,0 +1,145 @@
+"""`LogRenewal`: keeps the transaction log short.
+
+After some thousands of records, the writer rolls the segment of the log, appends the whole table again, makes it durable, and
+moves the start offset to it, or to the first transaction that may not be durable in its partitions. With transactions it moves
+the start offset one renewal later. A crash between these steps repeats them.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from ..engine.open_topics import OpenTopic
+from ..engine.topics import delete_before, remove_deleted_segments
+from ..errors import StoreClosed, TieredError
+from .log_records import data_at
+from .log_topic import LogTopic
+from .positions import TRANSACTION, record
+
+_log = logging.getLogger("tiered.topic")
+
+RENEW_RECORDS_MIN = 1 << 12
+"""The least number of records after which the table is appended again; with many positions it is four times as many."""
+CLOSE_RECORDS_MAX = 1 << 8
+"""The number of records that a clean close leaves for the next opening to read."""
+RENEW_BYTES_MIN = 256 << 20
+"""The least bytes of rows of transactions after which the table is appended again."""
+
+
+class LogRenewal:
+    """Renewals of the log of one open store. Thread-safe."""
+
+    def __init__(self, log: LogTopic) -> None:
+        self._log = log
+        self._renewed = 0
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the log is long enough to be renewed."""
+        tables = self._log.tables
+        records_max = max(RENEW_RECORDS_MIN, 4 * len(tables.positions))
+        return tables.records >= records_max or tables.decided.bytes >= RENEW_BYTES_MIN
+
+    def begins_before(self, offset: int) -> bool:
+        """Whether this process writes the log, and it begins before an offset."""
+        topic = self._log.topic
+        return topic is not None and 0 in topic.writers and topic.writers[0].start_offset < offset
+
+    def renew_if_due(self) -> None:
+        """Append the table again if the log is long, and move the start offset to it."""
+        if not self.is_due:
+            return
+        with self._log.lock:
+            topic = self._log.topic
+            if topic is None or not self.is_due:
+                return
+            self._shorten(topic, self._renew)
+        self._remove_deleted(topic)
+
+    def renew_beyond(self, offset: int) -> None:
+        """Append the table again and delete what is before `offset`, as far as no transaction before it is open."""
+        with self._log.lock:
+            topic = self._log.topic
+            if topic is not None and self._shorten(topic, self._renew) and self.begins_before(offset):
+                self._shorten(topic, lambda topic: self._delete_before(topic, self._renewed))
+
+    def renew_at_close(self) -> None:
+        """Leave little to read for the next opening."""
+        with self._log.lock:
+            topic, tables = self._log.topic, self._log.tables
+            if topic is None or tables.records <= max(CLOSE_RECORDS_MAX, 4 * len(tables.positions)):
+                return
+            if self._shorten(topic, self._renew):
+                # Readers in other processes that began before begin again: no other renewal follows.
+                self._shorten(topic, lambda topic: self._delete_before(topic, self._renewed))
+        self._remove_deleted(topic)
+
+    def rewrite_if_moved(self) -> None:
+        """Append the table and the open transactions again, with the offsets that their rows have, and delete what is older.
+
+        Readers in other processes and in the bucket go by these offsets. A crash in between repeats it.
+        """
+        with self._log.lock:
+            topic = self._log.topic
+            if topic is None or not self._log.offsets_moved:
+                return
+            if self._shorten(topic, self._rewrite):
+                self._log.offsets_moved = False
+
+    def _shorten(self, topic: OpenTopic, shorten: Callable[[OpenTopic], None]) -> bool:
+        """Call a function that appends what the log holds again; return whether it succeeded. The caller holds the lock."""
+        try:
+            shorten(topic)
+        except StoreClosed:
+            return False
+        except TieredError as error:
+            # The positions are stored; only old records stay for longer.
+            _log.warning("the transaction log cannot be shortened now: %s", error)
+            return False
+        return True
+
+    def _remove_deleted(self, topic: OpenTopic) -> None:
+        """Remove files before the start offset; with a bucket, passes do that."""
+        if not self._log.context.tiers.has_cold:
+            try:
+                remove_deleted_segments(topic, 0)
+            except TieredError as error:
+                _log.warning("old files of the transaction log stay for now: %s", error)
+
+    def _renew(self, topic: OpenTopic) -> None:
+        log = self._log
+        topic.writer(0).roll()
+        start = log.tables.decided.first_open(log.end)
+        self._append_tables(topic)
+        if log.holds_transactions:
+            # A reader in another process that began before still finds what was decided meanwhile.
+            start, self._renewed = self._renewed, start
+        self._delete_before(topic, start)
+
+    def _rewrite(self, topic: OpenTopic) -> None:
+        log = self._log
+        topic.writer(0).roll()
+        start = self._renewed = log.end
+        self._append_tables(topic)
+        for item in log.tables.decided.open():
+            row = record(TRANSACTION, "", "", ())
+            row |= {
+                "parts": [part.to_row() for part in item.parts],
+                "data": data_at(topic, item.offset),
+                "applied": start,
+            }
+            log.tables.decided.forget([item])
+            log.append_whole(topic, [row], log.context.clock())
+        self._delete_before(topic, start)
+
+    def _append_tables(self, topic: OpenTopic) -> None:
+        """Append records whose replay gives positions and sessions as they are."""
+        log = self._log
+        log.tables.records = log.tables.decided.bytes = 0
+        for row in log.tables.rows(transactions=log.holds_transactions):
+            log.append(topic, row)
+
+    def _delete_before(self, topic: OpenTopic, start: int) -> None:
+        # It makes the new records durable first.
+        delete_before(topic, max(start, topic.writer(0).start_offset), 0)

@@ -1,0 +1,170 @@
+"""`LogTopic`: the topic `__transactions` of one open store, and the tables that a replay of its records gives.
+
+The first use replays the topic from its start offset. The process that writes the store applies its own records as it
+appends them; another process reads what was appended since.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ..engine.append import append_prepared, prepare_record
+from ..engine.context import StoreContext
+from ..engine.open_topics import OpenTopic, OpenTopics
+from ..engine.read import offset_ranges, refresh
+from ..engine.topics import add_columns
+from ..errors import ConfigError, CorruptionError, OffsetOutOfRange, TopicNotFound
+from ..format.block_rows import encode_blocks
+from ..format.document import TRANSACTIONS_FEATURE
+from ..format.schema import TRANSACTIONS_TOPIC
+from ..format.timestamps import to_datetime
+from ..warm.catalog import TransactionsCut
+from .log_records import body_of_records, read_records
+from .log_tables import LogTables
+from .parts import PARTS_COLUMNS, TRANSACTIONS_PRODUCER
+from .positions import TRANSACTIONS_SCHEMA
+
+_REPLAYS_MAX = 10
+
+
+class LogTopic:
+    """The topic and its tables. The caller of every method holds `lock`.
+
+    Parameters
+    ----------
+    create
+        Creates the topic if it is not there, and returns it.
+
+    Attributes
+    ----------
+    tables
+        What the records before `end` say.
+    topic
+        The topic that was replayed; None before.
+    holds_transactions
+        Whether this process began or completed transactions.
+    offsets_moved
+        Whether rows have other offsets than the records of their transactions say.
+    """
+
+    def __init__(self, context: StoreContext, topics: OpenTopics, create: Callable[[], OpenTopic]) -> None:
+        self.context = context
+        self.lock = threading.RLock()
+        self.tables = LogTables()
+        self.topic: OpenTopic | None = None
+        self.end = 0
+        self.holds_transactions = False
+        self.offsets_moved = False
+        self._topics = topics
+        self._create = create
+        self._cuts: tuple[TransactionsCut, ...] = ()
+
+    # -- reading ---------------------------------------------------------------------------------
+
+    def current(self) -> LogTables:
+        """Return the tables with every record that the log has now.
+
+        Raises
+        ------
+        CorruptionError, ConfigError, StoreClosed
+        """
+        self.context.lifecycle.check()
+        topic = self.open()
+        if topic is not None and (self.topic is not topic or not self.context.lifecycle.writes):
+            self._replay(topic)
+        return self.tables
+
+    def open(self) -> OpenTopic | None:
+        """Return the topic as it is now; None if there is none."""
+        try:
+            topic = self._topics.topic(TRANSACTIONS_TOPIC)
+        except TopicNotFound:
+            return None
+        if (
+            topic.schema.names[: len(TRANSACTIONS_SCHEMA.names)] != TRANSACTIONS_SCHEMA.names
+            or topic.partitions != 1
+        ):
+            raise ConfigError(
+                f"topic {TRANSACTIONS_TOPIC!r} is not a transaction log of this store; consumers need that name"
+            )
+        return topic
+
+    def drop_later(self, cuts: tuple[TransactionsCut, ...]) -> None:
+        """Leave out records that restores to a time have too many of; called before the log is read."""
+        self._cuts = cuts
+
+    def _replay(self, topic: OpenTopic) -> None:
+        for attempt in range(1, _REPLAYS_MAX + 1):
+            try:
+                self._replay_once(topic)
+                return
+            except OffsetOutOfRange:  # its writer shortened the log meanwhile
+                if attempt == _REPLAYS_MAX:
+                    raise
+
+    def _replay_once(self, topic: OpenTopic) -> None:
+        """Apply what the log has beyond the last replay; from its start if that is later, or if the topic is another."""
+        refresh(topic)
+        log = offset_ranges(topic)[0]
+        if self.topic is None or self.topic.meta.topic_id != topic.meta.topic_id or self.end < log.start:
+            self.tables = LogTables(log.start)
+            self.end = log.start
+        names = ["timestamp", *(name for name in topic.schema.names if name != "data")]
+        for offset, row in read_records(topic, names, self.end, log.end):
+            cuts = [cut for cut in self._cuts if offset < cut.end_offset]
+            if cuts:
+                # The log is written anew without these, for readers in other processes and in the bucket.
+                self.offsets_moved = True
+                if row["timestamp"] > to_datetime(min(cut.at_us for cut in cuts)):
+                    continue
+            try:
+                self.tables.apply(offset, row)
+            except (TypeError, ValueError, KeyError) as error:
+                raise CorruptionError(
+                    f"a record of the transaction log is none: {error}",
+                    where=f"topic {topic.name!r}",
+                    offsets=(offset, offset + 1),
+                ) from None
+        self.topic, self.end = topic, log.end
+
+    # -- appending -------------------------------------------------------------------------------
+
+    def writable(self) -> OpenTopic:
+        """Return the topic to append to, replayed; create it if there is none."""
+        self.context.lifecycle.check_writable()
+        topic = self.open() or self._create()
+        if self.topic is not topic:
+            topic.writer(0)  # which knows the ends without the bucket, and syncs what it recovers
+            self._replay(topic)
+        return topic
+
+    def transactional(self) -> OpenTopic:
+        """Return the topic to append to, with the columns of transactions."""
+        topic = self.writable()
+        if not self.holds_transactions:
+            # In this order: a release without transactions never sees one.
+            self.context.catalog.add_feature(TRANSACTIONS_FEATURE)
+            self.context.pinned_producers.add(TRANSACTIONS_PRODUCER)
+            if "parts" not in topic.schema.names:
+                add_columns(topic, PARTS_COLUMNS)
+            self.holds_transactions = True
+        return topic
+
+    def append(self, topic: OpenTopic, row: dict[str, Any]) -> int:
+        """Append one record and apply it; return the offset behind it."""
+        appended = append_prepared(topic, prepare_record(topic, row, None, None, None, 0))
+        self.tables.apply(appended.offset, row)
+        self.end = appended.offset + 1
+        return self.end
+
+    def append_whole(self, topic: OpenTopic, rows: Sequence[dict[str, Any]], now_us: int) -> int:
+        """Append records by one write, all or none, and apply them; return the offset behind them."""
+        with topic.writer(0).held() as held:
+            first = held.end_offset
+            held.append(encode_blocks(body_of_records(topic, list(rows), now_us)), keep=False)
+            self.end = held.end_offset
+        for at, row in enumerate(rows):
+            self.tables.apply(first + at, row)
+        return self.end
