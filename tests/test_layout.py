@@ -89,7 +89,6 @@ LOGGERS = {
     "tiered.spark.stream",
     "tiered.spark.table_leases",
     "tiered.spark.tasks",
-    "tiered.staging",
     "tiered.store",
     "tiered.sweep",
     "tiered.tierer",

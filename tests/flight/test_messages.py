@@ -31,7 +31,7 @@ from tiered.flight.wire.put_messages import Ack, BatchInfo, PutCommand
 from tiered.flight.wire.values import decode_action, decode_answer, encode_json
 from tiered.format import predicate
 from tiered.reader.splits import Tier
-from tiered.staging.stage_file import Staged
+from tiered.transactions.staged_rows import Staged
 
 NUMBERS = st.integers(0, 1 << 62)
 OFFSETS = NUMBERS | st.just(-1)

@@ -32,9 +32,9 @@ Start = Callable[..., subprocess.Popen[str]]
 # Kills itself, as by kill -9, in the middle of the first commit.
 SERVER = """
 import os, signal, sys, tiered
-from tiered.engine.open_topics import OpenTopic
-from tiered.staging import stage
-from tiered.staging.ledger import Ledger
+from tiered.hot.held_partition import HeldPartition
+from tiered.transactions.commits import Commits
+from tiered.transactions.transaction_log import TransactionLog
 
 def killed_after(owner, name, first=lambda self, *arguments: None):
     real = getattr(owner, name)
@@ -44,19 +44,22 @@ def killed_after(owner, name, first=lambda self, *arguments: None):
         os.kill(os.getpid(), signal.SIGKILL)
     setattr(owner, name, last)
 
-def killed_before(owner, name):
-    setattr(owner, name, lambda *_: os.kill(os.getpid(), signal.SIGKILL))
-
 step = sys.argv[2]
 if step == "decided":
-    killed_after(Ledger, "decide")
+    killed_after(TransactionLog, "sync_written")
 elif step == "appended in part":
     # What one partition got is durable, the others have nothing.
-    killed_after(stage, "append_idempotent", OpenTopic.flush)
-elif step == "flushed":
-    killed_before(Ledger, "finish")
+    append = HeldPartition.append
+    def appended(self, bodies, numbers=(), *arguments, **named):
+        append(self, bodies, numbers, *arguments, **named)
+        if numbers:
+            self.sync()
+            os.kill(os.getpid(), signal.SIGKILL)
+    HeldPartition.append = appended
+elif step == "applied":
+    killed_after(Commits, "_apply_batch")
 elif step == "done":
-    killed_before(Ledger, "drop_commit")
+    killed_after(Commits, "commit")
 store = tiered.open(sys.argv[1])
 print(store.serve("127.0.0.1:0").location, flush=True)
 sys.stdin.read()
@@ -71,6 +74,11 @@ def rows(*values: int) -> pa.RecordBatch:
 
 def client_of(location: str) -> StageClient:
     return StageClient(location, ConnectOptions(retry_seconds=0.2))
+
+
+def staged_in(store: tiered.Store) -> int:
+    """How many attempts wait for a commit."""
+    return len(store.transactions._log.tables.staged._attempts)
 
 
 def values_of(store: tiered.Store) -> list[int]:
@@ -133,7 +141,7 @@ def test_more_than_can_be_sent_again_is_refused(monkeypatch: pytest.MonkeyPatch)
     [
         pytest.param("decided", marks=pytest.mark.slow),
         "appended in part",
-        pytest.param("flushed", marks=pytest.mark.slow),
+        pytest.param("applied", marks=pytest.mark.slow),
         "done",
     ],
 )
@@ -161,7 +169,7 @@ def test_a_commit_whose_server_is_killed_is_in_the_log_once(tmp_path: Path, pyth
         following = client.stage(meta, "q", uuid4().hex, SCHEMA, [rows(20)])
         assert client.commit("orders", "q", 8, [following])
         assert values_of(store) == list(range(21))
-        assert not list((tmp_path / "data").glob("stage/*/*.rows"))
+        assert staged_in(store) == 0
 
 
 @pytest.mark.parametrize("error", [pa.ArrowInvalid("not a number"), OSError("no such file")])
@@ -241,10 +249,10 @@ class Gone:
         raise OSError("nobody is there")
 
 
-def test_a_client_that_vanishes_leaves_no_rows_behind(store: tiered.Store, tmp_path: Path) -> None:
+def test_a_client_that_vanishes_leaves_no_rows_behind(store: tiered.Store) -> None:
     """A stream that is cut off looks like one that ended; only its answer tells."""
     store.create_topic("orders")
     client = Gone(rows(1, 2))
     command = PutCommand("orders", kind="stage", options={"query": "q", "attempt": uuid4().hex})
     stage_stream(store, command, client, client, nullcontext)
-    assert list((tmp_path / "data").rglob("*.rows")) == []
+    assert staged_in(store) == 0

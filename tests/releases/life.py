@@ -169,6 +169,27 @@ def sweep(root: Path, number: int) -> dict[str, Any]:
         }
 
 
+def transact(root: Path, number: int) -> dict[str, Any]:
+    """Append to two topics by one transaction, with a position."""
+    with opened(root) as store:
+        with store.topic("kept").consumer("reader") as consumer, store.transaction("etl") as transaction:
+            transaction.append("records", b"of a transaction", partition=0)
+            transaction.append("kept", b"of a transaction")
+            transaction.commit_position(consumer)
+        store.flush()
+        return {"failed": [str(error) for _ in range(3) for error in store.tier().failed]}
+
+
+def write_batch(root: Path, number: int) -> dict[str, Any]:
+    """Write a batch as Spark does, which builds before `staged` cannot."""
+    with opened(root) as store:
+        rows = pa.RecordBatch.from_pydict({"topic": ["records", "kept"], "value": [b"of a batch"] * 2})
+        staged = store.staging.stage(None, "app:1", f"{number:032x}", [rows])
+        committed = store.staging.commit(None, "app:1", number, [staged])
+        store.flush()
+        return {"committed": committed, "failed": [str(error) for error in store.tier().failed]}
+
+
 def read_bucket(root: Path, number: int) -> dict[str, Any]:
     """Read a topic from the bucket alone."""
     with tiered.open(f"file://{root}/bucket") as store:

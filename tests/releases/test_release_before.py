@@ -29,6 +29,7 @@ from tiered.warm.bucket_binding import read_binding, write_binding
 from tiered.warm.filesystem import OsFileSystem
 
 BEFORE = "f388993"
+BEFORE_BATCHES = "56b3e51"
 ROOT = Path(__file__).resolve().parents[2]
 LIFE = Path(life.__file__)
 GOLDEN = ROOT / "tests" / "data" / f"store-of-{BEFORE}.tar.gz"
@@ -38,9 +39,19 @@ GOLDEN_FOUND = json.loads((ROOT / "tests" / "data" / f"store-of-{BEFORE}.json").
 @pytest.fixture(scope="module")
 def before(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The code of the release before, on a path of its own."""
-    packed = subprocess.run(["git", "archive", BEFORE, "tiered"], cwd=ROOT, capture_output=True, check=False)
+    return code_of(BEFORE, tmp_path_factory)
+
+
+@pytest.fixture(scope="module")
+def before_batches(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The code of a build that has transactions, and no batches of Spark in them."""
+    return code_of(BEFORE_BATCHES, tmp_path_factory)
+
+
+def code_of(commit: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    packed = subprocess.run(["git", "archive", commit, "tiered"], cwd=ROOT, capture_output=True, check=False)
     if packed.returncode != 0:
-        pytest.skip("the history of this checkout does not have the release before")
+        pytest.skip(f"the history of this checkout does not have {commit}")
     folder = tmp_path_factory.mktemp("before")
     with tarfile.open(fileobj=io.BytesIO(packed.stdout)) as archive:
         archive.extractall(folder, filter="data")
@@ -203,6 +214,24 @@ def test_the_release_before_leaves_a_live_table_alone(tmp_path: Path, before: Pa
 def contents(folder: Path) -> dict[str, tuple[bytes, int]]:
     """Every file of a folder, and when it was written."""
     return {str(path): (path.read_bytes(), path.stat().st_mtime_ns) for path in folder.rglob("*.*")}
+
+
+def test_a_store_with_batches_is_refused_by_name_and_one_with_transactions_is_not(
+    tmp_path: Path, before_batches: Path
+) -> None:
+    """An earlier build would forget the rows that a batch names."""
+    assert run(before_batches, tmp_path, "write:0", "transact") == [{"failed": []}] * 2
+    *wrote, here = run(ROOT, tmp_path, "transact", "transact", "check")
+    assert wrote == [{"failed": []}] * 2
+    (found,) = run(before_batches, tmp_path, "check")
+    assert sound(found) == sound(here)
+    batch, again, here = run(ROOT, tmp_path, "write_batch:3", "write_batch:2", "check")
+    assert (batch, again) == ({"committed": True, "failed": []}, {"committed": False, "failed": []})
+    for refused in run(before_batches, tmp_path, "write:1", "check", "read_bucket", "check_restored:2"):
+        assert refused.get("error") == "UnsupportedFormat", refused
+        assert "staged" in refused["message"]
+    (restored,) = run(ROOT, tmp_path, "check_restored:3")
+    assert sound(restored) == sound(here)
 
 
 def test_each_release_appends_through_a_server_of_the_other(tmp_path: Path, before: Path) -> None:

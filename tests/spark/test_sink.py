@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 import tiered
-from tiered.errors import ConfigError, InvalidName, SchemaMismatch, ServerUnavailable, TopicNotFound
+from tiered.errors import ConfigError, InvalidName, ReadOnly, SchemaMismatch, ServerUnavailable, TopicNotFound
 
 pytest.importorskip("pyspark")
 from pyspark.sql import types as st
@@ -22,8 +22,6 @@ from tests.support.spark_read import schema_of
 from tiered.flight.server.server import FlightServer
 from tiered.flight.wire.options import ServeOptions
 from tiered.spark.source import TieredDataSource
-from tiered.staging.ledger import Commit, Ledger
-from tiered.warm.filesystem import OsFileSystem
 
 
 class Served:
@@ -46,8 +44,9 @@ class Served:
     def values(self, topic: str = "t") -> Counter[Any]:
         return Counter(self.store.topic(topic).scan(columns=["value"]).to_arrow()["value"].to_pylist())
 
-    def staged(self) -> list[Path]:
-        return list(Path(self.store.url).glob("stage/*/*.rows"))
+    def staged(self) -> list[str]:
+        """The attempts that wait for a commit."""
+        return list(self.store.transactions._log.tables.staged._attempts)
 
 
 @pytest.fixture
@@ -93,20 +92,6 @@ def test_an_abort_and_a_driver_that_vanished_leave_nothing_visible(served: Serve
     with pytest.raises(RuntimeError, match="the task dies"):
         writer.write(fails())
     assert served.values() == {}
-
-
-def test_a_server_completes_what_an_earlier_one_had_decided_on(served: Served) -> None:
-    """Before it answers anybody: the query may never come back."""
-    writer = served.stream_writer(txnAppId="q")
-    message = task(writer, b"1", b"2")
-    topic = served.store.topic("t")
-    ledger = Ledger.of(OsFileSystem(), Path(served.store.url), topic.opened.meta.topic_id, message.query)
-    ledger.decide(Commit("t", topic.opened.meta.topic_id, message.query, 0, 3, (message.staged,)))
-    assert served.values() == {}
-    with FlightServer.open(served.store, "127.0.0.1:0", ServeOptions()):
-        assert served.values() == Counter([b"1", b"2"])
-    writer.commit([message], 0)
-    assert served.values() == Counter([b"1", b"2"])
 
 
 def test_a_write_with_a_name_and_a_number_is_done_once(served: Served) -> None:
@@ -258,7 +243,7 @@ def test_other_mistakes_of_a_write_are_named(served: Served) -> None:
         served.source().streamWriter(schema, overwrite=True)
     with pytest.raises(ConfigError, match="txnVersion"):
         served.source(txnAppId="a", txnVersion=1).streamWriter(schema, overwrite=False)
-    with pytest.raises(ConfigError, match="name the topic"):
+    with pytest.raises(SchemaMismatch, match="it has no topic"):
         TieredDataSource({"path": served.url}).writer(schema, overwrite=False)
     with pytest.raises(InvalidName):
         served.source(topic="../t").writer(schema, overwrite=False)
@@ -275,6 +260,82 @@ def test_a_server_that_is_gone_is_named(tmp_path: Path, monkeypatch: pytest.Monk
         TieredDataSource({"path": "grpc://127.0.0.1:1", "topic": "t"}).writer(
             schema_of("value binary"), overwrite=False
         )
+
+
+def routed(*rows: tuple[str | None, bytes]) -> pa.RecordBatch:
+    topics, values = zip(*rows, strict=True)
+    return pa.RecordBatch.from_pydict({"Topic": pa.array(topics, pa.string()), "value": values})
+
+
+def several(served: Served, **options: Any) -> Any:
+    given = {"path": served.url, **{key: str(value) for key, value in options.items()}}
+    return TieredDataSource(given).writer(schema_of("Topic string, value binary"), overwrite=False)
+
+
+def test_without_the_option_rows_name_their_topics(served: Served) -> None:
+    """As in Kafka's sink; in one transaction, once."""
+    served.store.create_topic("u", partitions=2)
+    for version in (1, 1, 2):
+        writer = several(served, txnAppId="nightly", txnVersion=version)
+        attempts = [[("t", b"1"), ("u", b"2")], [("u", b"3")], []]
+        batches = [[routed(*rows)] if rows else [] for rows in attempts]
+        writer.commit([writer.write(iter(batch)) for batch in batches])
+    assert served.values("t") == Counter({b"1": 2})
+    assert served.values("u") == Counter({b"2": 2, b"3": 2})
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "message"),
+    [
+        (None, SchemaMismatch, "a row has no topic"),
+        ("none", TopicNotFound, "none"),
+        ("typed", SchemaMismatch, "topic 'typed' is typed"),
+        ("__transactions", ReadOnly, "own transaction log"),
+    ],
+)
+def test_a_row_without_a_topic_of_records_fails_its_task(
+    served: Served, name: str | None, kind: type[Exception], message: str
+) -> None:
+    served.store.create_topic("typed", schema=pa.schema([("a", pa.int64())]))
+    writer = several(served)
+    with pytest.raises(kind, match=message):
+        writer.write(iter([routed(("t", b"0")), routed(("t", b"1"), (name, b"2"))]))
+    assert served.values() == {}
+    assert served.staged() == []
+
+
+@pytest.mark.parametrize(
+    ("ddl", "message"),
+    [
+        ("topic string, key binary", "it has no value"),
+        ("topic string, value binary, price int", "'price' is none of a record"),
+        ("topic string, TOPIC string, value binary", "twice"),
+    ],
+)
+def test_a_frame_of_several_topics_is_of_records(served: Served, ddl: str, message: str) -> None:
+    with pytest.raises(SchemaMismatch, match=message):
+        TieredDataSource({"path": served.url}).writer(schema_of(ddl), overwrite=False)
+
+
+def test_a_local_time_is_no_time_of_a_record(served: Served) -> None:
+    frame = schema_of("topic string, value binary").add("timestamp", st.TimestampNTZType())
+    with pytest.raises(SchemaMismatch, match="topic of each row has no local time"):
+        TieredDataSource({"path": served.url}).writer(frame, overwrite=False)
+
+
+def test_spark_appends_to_several_topics_at_once(spark: Any, served: Served) -> None:
+    """A row that goes nowhere leaves nothing of the frame in any topic."""
+    served.store.create_topic("u", partitions=2)
+    frame = spark.range(1000).selectExpr(
+        "if(id % 3 = 0, 'u', 't') as topic", "cast(id as string) as value", "cast(id % 2 as int) as partition"
+    )
+    frame.repartition(4).write.format("tiered").mode("append").save(served.url)
+    assert served.values("u") == Counter(b"%d" % number for number in range(0, 1000, 3))
+    assert served.values("t") == Counter(b"%d" % number for number in range(1000) if number % 3)
+    broken = spark.range(100).selectExpr("if(id = 99, 'none', 't') as topic", "cast(id as string) as value")
+    with pytest.raises(Exception, match="none"):
+        broken.repartition(3).write.format("tiered").mode("append").save(served.url)
+    assert sum(served.values("t").values()) == 666
 
 
 def test_spark_appends_a_frame(spark: Any, served: Served) -> None:

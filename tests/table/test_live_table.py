@@ -661,7 +661,7 @@ def test_a_table_without_tails_does_not_know_of_published_transactions(tmp_path:
         clock.advance(OFFLOAD_US / 1e6)
         store.tierer.full_pass()
         store.tierer.tail_pass()
-        store.commits.settle(ask=True)
+        store.commits.completion.settle(ask=True)
         assert store.transactions.open_count == 0
         store.tierer.tables.run()
         folder = folder_of(tmp_path / "bucket", "t")

@@ -75,13 +75,16 @@ def whole_snapshots(
         tiers = topic.context.tiers
         return snapshot_partition(tiers, topic.meta, partition, view=view, start_offset=start, end_offset=end)
 
+    if not places:
+        return ()
     keys = [(topic.meta.topic_id, partition) for topic, partition in places]
     for _ in range(_READINGS_MAX):
-        reading = places[0][0].context.commits.begin_reading() if len(places) > 1 else None
+        commits = places[0][0].context.commits
+        reading = commits.begin_reading() if len(places) > 1 else commits.begin_reading_one(places[0][0].meta)
         hot = [topic.view(partition) for topic, partition in places]
         parts = [take(at, view, None) for at, view in enumerate(hot)]
         if reading is None:
-            return tuple(parts)  # a partition has all rows of a transaction, or none
+            return tuple(parts)
         ends = reading.whole_ends({key: part.end_offset for key, part in zip(keys, parts, strict=True)})
         if ends is not None:
             for at, (key, part) in enumerate(zip(keys, parts, strict=True)):

@@ -7,14 +7,12 @@ from math import ceil
 
 from ..base.units import to_us
 from ..errors import StoreClosed, TieredError, TopicNotFound
-from ..format.producers import producer_number
 from ..format.schema import TRANSACTIONS_TOPIC
 from ..format.topic_meta import TopicMeta
 from ..hot.partition_writer import LOCK_WAIT_SECONDS, PartitionWriter
 from ..hot.recent_blocks import HotMemory
 from ..hot.recovery import WriterOptions
 from ..hot.writer_requests import serve_requests
-from ..warm.open_commits import decision_producer, open_decisions
 from .context import StoreContext
 
 # Within how long each open writer has its turn of what takes a system call, and how many have it at least at once.
@@ -58,11 +56,6 @@ def open_partition_writer(
     """
     settings = context.settings.store
     roll = context.settings.policy_for(meta.name).roll
-    root = context.tiers.locations.root
-    if root is not None:
-        # A decided commit is appended again until it is complete, so its producer must be remembered until then.
-        producers = (producer_number(decision_producer(path)) for path in open_decisions(root))
-        context.pinned_producers.update(producers)
     options = WriterOptions(
         fs=context.fs,
         clock=context.clock,

@@ -18,11 +18,13 @@ FORMAT_VERSION = 2
 FEATURES = "features"
 TRANSACTIONS_FEATURE = "transactions"
 """The store holds transactions: its writer completes decided ones first."""
+STAGED_FEATURE = "staged"
+"""The transaction log holds rows of batches that a later record decides."""
 ERASURES_FEATURE = "erasures"
 """The store has erasures: objects may lack records, and a repair or a rebuild must not bring them back."""
 COMPACTION_FEATURE = "compaction"
 """The store has compacted topics: objects may lack records, and a restore to a time must not use them blindly."""
-KNOWN_FEATURES = frozenset({TRANSACTIONS_FEATURE, ERASURES_FEATURE, COMPACTION_FEATURE})
+KNOWN_FEATURES = frozenset({TRANSACTIONS_FEATURE, STAGED_FEATURE, ERASURES_FEATURE, COMPACTION_FEATURE})
 """The features that this release knows."""
 SPARSE_FEATURES = frozenset({ERASURES_FEATURE, COMPACTION_FEATURE})
 """With one of these, objects may lack records of their ranges."""

@@ -15,10 +15,11 @@ from ..cold.object_store.protocol import ObjectStore
 from ..cold.object_store.rereads import reread_on_damage
 from ..cold.upkeep.rebuild import DAMAGED_FOLDER
 from ..errors import ColdStorageError, ConfigError, CorruptionError, ObjectNotFound, PreconditionFailed
-from ..format.document import FEATURES, TRANSACTIONS_FEATURE, decode_document, encode_document
+from ..format.document import FEATURES, STAGED_FEATURE, TRANSACTIONS_FEATURE, decode_document, encode_document
 from ..format.schema import TRANSACTIONS_TOPIC
 from ..format.topic_meta import TopicMeta
 from ..transactions.parts import PARTS_COLUMNS
+from ..transactions.staged_rows import STAGED_COLUMNS
 from ..verify.findings import FileVanished, Findings
 from ..verify.invariants import Evidence
 from ..verify.report import Repair
@@ -112,19 +113,20 @@ def _store(context: RepairContext, path: Path) -> Repair:
         raise CorruptionError(f"{len(ids)} different ids of a store were found")
     kept = copy_aside(context.fs, path)
     content: dict[str, Any] = {"id": str(ids.pop())}
-    if _has_transactions(topics / TRANSACTIONS_TOPIC):
-        features.add(TRANSACTIONS_FEATURE)
+    for columns, feature in ((PARTS_COLUMNS, TRANSACTIONS_FEATURE), (STAGED_COLUMNS, STAGED_FEATURE)):
+        if _has_columns(topics / TRANSACTIONS_TOPIC, columns.names):
+            features.add(feature)
     if features:
         content[FEATURES] = sorted(features)
     write_atomically(context.fs, path, encode_document(content))
     return Repair(str(path), "wrote the id that every segment bears", "done", kept=kept)
 
 
-def _has_transactions(log: Path) -> bool:
-    """Whether the transaction log has the columns of transactions."""
+def _has_columns(topic: Path, names: list[str]) -> bool:
+    """Whether a segment of a topic has these columns."""
     return any(
-        check.header is not None and set(PARTS_COLUMNS.names) <= set(check.header.schema.names)
-        for partition in _partitions(log)
+        check.header is not None and set(names) <= set(check.header.schema.names)
+        for partition in _partitions(topic)
         for check in _headers(partition)
     )
 

@@ -89,12 +89,13 @@ class TieredDataSource(DataSource):
 
     Writes (``write`` with ``mode("append")``, ``writeStream``) go to a process that serves the store: the path is
     ``grpc://host:port``. Columns match by name: those of the topic, ``partition`` and ``timestamp``. The columns
-    ``topic``, ``offset`` and ``timestampType`` are ignored.
+    ``topic``, ``offset`` and ``timestampType`` are ignored. Without the option ``topic``, the column ``topic`` names the
+    topic of each row.
 
     ============================================  =====================================================
     Option of a write                             Meaning
     ============================================  =====================================================
-    ``topic``                                     the topic to append to
+    ``topic``                                     the topic to append to; without it, the column ``topic``
     ``config``                                    path of a ``tiered.toml``
     ``txnAppId``, ``txnVersion``                  name and rising number of a batch write, which is
                                                   appended once however often it runs. A stream uses its

@@ -53,6 +53,7 @@ from ..tiering.publisher import Publisher
 from ..tiering.tierer import Tierer
 from ..transactions.commits import Commits
 from ..transactions.positions import TRANSACTIONS_SCHEMA, Position
+from ..transactions.staging import Staging
 from ..transactions.transaction_log import TransactionLog
 from ..verify.damage_memory import DamageMemory
 from ..verify.report import VerifyReport
@@ -104,6 +105,7 @@ class LocalStore(Store):
         create = WeakMethod(self._create_transaction_log)
         self.transactions = TransactionLog(self.context, self.open_topics, partial(_call, create))
         self.commits = self.context.commits = Commits(self.context, self.open_topics, self.transactions)
+        self.staging = Staging(self.context, self.open_topics, self.commits)
         self.tierer = Tierer(self.context, self.open_topics, self.transactions.all_positions)
         self.context.fencing = self.tierer.claims
         self.context.publisher = Publisher(self.tierer.tails, pause=self.lifecycle.pause_or_fail)

@@ -23,7 +23,7 @@ from ..format.schema import TRANSACTIONS_TOPIC
 from ..format.topic_meta import TopicMeta
 from ..table.table_sweep import stale_files
 from ..warm.catalog import deletions
-from ..warm.open_commits import STAGE_DIRECTORY
+from ..warm.old_stage import STAGE_DIRECTORY
 from ..warm.writer_requests import REQUEST_FILE
 from .erase_actions import horizon_of, plain_values
 from .local_actions import LocalActions
@@ -41,7 +41,7 @@ class Traces:
         self._local = local
         # Orphans that were read and have no such record; objects never change.
         self._clean: set[tuple[UUID, str]] = set()
-        # The staged rows at the first look for an erasure.
+        # The rows that an early build had staged, at the first look for an erasure.
         self._staged: dict[UUID, frozenset[Path]] = {}
 
     def here(self, erasure: LedgerEntry, meta: TopicMeta | None) -> Iterator[str]:
@@ -86,7 +86,6 @@ class Traces:
         assert root is not None
         for deletion in deletions(root):
             yield f"the deletion of topic {deletion.name!r} is not finished"
-        # Rows that are staged later are appends that go on.
         staged = self._staged.setdefault(erasure.id, frozenset((root / STAGE_DIRECTORY).glob("*/*.rows")))
         for path in staged:
             if path.exists():

@@ -26,7 +26,7 @@ from ..base.worker_pool import WorkerPool
 from ..engine.context import Place, Reading, StoreContext
 from ..engine.open_topics import OpenTopic, OpenTopics
 from ..errors import PartitionPoisoned, StoreClosed, TieredError, copy_error
-from ..format.document import TRANSACTIONS_FEATURE
+from ..format.document import STAGED_FEATURE, TRANSACTIONS_FEATURE
 from ..format.schema import TRANSACTIONS_TOPIC
 from ..format.topic_meta import TopicMeta
 from ..hot.held_partition import HeldPartition
@@ -35,6 +35,7 @@ from .completion import Completion
 from .decision import Decision
 from .outcomes import Ranges
 from .placing import PendingCommit, Placing, in_schema
+from .staged_appends import append_staged
 from .transaction_log import TransactionLog
 from .transaction_rows import TRANSACTION_BYTES_MAX, EncodedPart
 from .whole_reads import LogReading, WriterReading
@@ -79,7 +80,7 @@ class Commits:
             With ``sync="cold"``: the transaction is committed on this disk, and not published yet.
         """
         self._context.lifecycle.check_writable()
-        if not parts and not decision.moves:
+        if not parts and not decision.moves and decision.batch is None:
             if decision.name is not None:
                 self.log.check_owner(decision)
             return []
@@ -152,6 +153,8 @@ class Commits:
                     return
                 raise
             self._apply(held, placing, unsynced)
+            if any(commit.decision.batch is not None for commit in group):
+                self._apply_batch(held, end, unsynced)
         for commit in group:
             if not unsynced.keys().isdisjoint(commit.parts):
                 commit.error = PartitionPoisoned(
@@ -178,7 +181,9 @@ class Commits:
                 partition = holds.enter_context(writer.held())
                 for commit in users:
                     commit.parts[place] = in_schema(commit.parts[place], partition.meta)
-                partition.make_room(sum(commit.parts[place].length for commit in users))
+                # A batch is larger than what can be reserved at once; its room is looked for before.
+                length = sum(commit.parts[place].length for commit in users)
+                partition.make_room(min(length, TRANSACTION_BYTES_MAX))
                 held[place] = partition
             except TieredError as error:
                 for commit in users:
@@ -217,16 +222,38 @@ class Commits:
                 partition.append(bodies, numbers, decided_us)
                 self._certain_ends[place] = partition.end_offset
             except BaseException as error:  # noqa: BLE001
-                # Nothing may be appended before these rows, which the next opening appends.
-                partition.fail(
-                    PartitionPoisoned(
-                        f"rows of a committed transaction could not be appended ({error}); open the store again, which "
-                        "appends them"
-                    )
-                )
-                _log.warning("a committed transaction waits for the next opening of the store: %s", error)
+                _fail_incomplete(partition, error)
+
+    def _apply_batch(
+        self, held: dict[Place, HeldPartition], end: int, unsynced: dict[Place, TieredError]
+    ) -> None:
+        """Append the staged rows of the batch that was decided last; no other transaction is committed with it."""
+        decided = self.log.open_at(end - 1)
+        if decided is None:
+            return  # it has no rows
+        failed = append_staged(
+            self.log.staged,
+            decided,
+            held,
+            {part.place: part.rows for part in decided.parts if part.place not in unsynced},
+            block_bytes=self._context.settings.store.block_bytes,
+            decided_us=self.log.last_append_us(),
+        )
+        for place, error in failed.items():
+            _fail_incomplete(held[place], error)
+        for part in decided.parts:
+            if part.place not in failed and part.place not in unsynced:
+                self._certain_ends[part.place] = held[part.place].end_offset
 
     # -- reading ---------------------------------------------------------------------------------
+
+    def begin_reading_one(self, meta: TopicMeta) -> Reading | None:
+        """Begin a read of one partition of a topic; None where it needs none.
+
+        A partition has all rows of a transaction, or none; but those of a batch come one after the other.
+        """
+        batches = meta.name != TRANSACTIONS_TOPIC and STAGED_FEATURE in self._context.catalog.features()
+        return self.begin_reading() if batches else None
 
     def begin_reading(self) -> Reading:
         """Begin a read over several partitions."""
@@ -301,6 +328,16 @@ def _fail_unknown(
         commit.error = PartitionPoisoned(
             f"the transaction log failed ({error}): whether the transaction is committed shows once the store is open again"
         )
+
+
+def _fail_incomplete(partition: HeldPartition, error: BaseException) -> None:
+    """Let nothing be appended before rows of a decided transaction, which the next opening appends."""
+    partition.fail(
+        PartitionPoisoned(
+            f"rows of a committed transaction could not be appended ({error}); open the store again, which appends them"
+        )
+    )
+    _log.warning("a committed transaction waits for the next opening of the store: %s", error)
 
 
 def _unexpected(error: BaseException) -> TieredError:

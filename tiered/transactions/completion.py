@@ -14,10 +14,12 @@ from ..errors import StoreClosed, TieredError, TopicNotFound
 from ..format.document import TRANSACTIONS_FEATURE
 from ..format.schema import TRANSACTIONS_TOPIC
 from ..format.topic_meta import TopicMeta
+from ..hot.held_partition import HeldPartition
 from ..hot.partition_writer import PartitionWriter
 from .decided import Decided
 from .parts import TRANSACTIONS_PRODUCER, Part, part_batches
 from .placing import last_rows, numbers_of
+from .staged_appends import append_staged
 from .transaction_log import TransactionLog
 
 _log = logging.getLogger("tiered.topic")
@@ -102,9 +104,7 @@ class Completion:
                 held.continue_numbers(TRANSACTIONS_PRODUCER, end)
                 missing = 0
             if missing > 0:
-                bodies = last_rows(part_batches(meta, decided.parts, self._log.data_of(decided), at), missing)
-                numbers = numbers_of(bodies, end - missing)
-                held.append(bodies, numbers, self._log.last_append_us())
+                self._append_missing(meta, held, decided, at, missing)
                 first = held.end_offset - part.rows
                 _log.info(
                     "completed a transaction: offsets %d to %d of partition %d of topic %r",
@@ -115,6 +115,21 @@ class Completion:
             first = part.first_offset if known is None else known[0]
         if first != part.first_offset:
             self._log.move(decided.offset, at, first)
+
+    def _append_missing(
+        self, meta: TopicMeta, held: HeldPartition, decided: Decided, at: int, missing: int
+    ) -> None:
+        part, decided_us = decided.parts[at], self._log.last_append_us()
+        if decided.records:
+            failed = append_staged(
+                self._log.staged, decided, {part.place: held}, {part.place: missing},
+                block_bytes=self._context.settings.store.block_bytes, decided_us=decided_us,
+            )  # fmt: skip
+            for error in failed.values():
+                raise error
+            return
+        bodies = last_rows(part_batches(meta, decided.parts, self._log.data_of(decided), at), missing)
+        held.append(bodies, numbers_of(bodies, part.first_number + part.rows - missing), decided_us)
 
     # -- shortening the log ----------------------------------------------------------------------
 

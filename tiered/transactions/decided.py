@@ -14,10 +14,17 @@ SESSIONS_MAX = 4096
 
 
 class Decided(NamedTuple):
-    """A decided transaction, and the offset of its record in the transaction log."""
+    """A decided transaction, and the offset of its record in the transaction log.
+
+    Attributes
+    ----------
+    records
+        The offsets of the records that hold its rows; empty if its own does.
+    """
 
     offset: int
     parts: tuple[Part, ...]
+    records: tuple[int, ...] = ()
 
 
 class DecidedTable:
@@ -66,6 +73,16 @@ class DecidedTable:
         """Return the offset of the first open transaction; `end` without one."""
         return next(iter(self._open), end)
 
+    def first_record(self, end: int) -> int:
+        """Return the offset of the first record that an open transaction needs; `end` without one."""
+        return min(
+            (
+                min(item.offset, *item.records) if item.records else item.offset
+                for item in self._open.values()
+            ),
+            default=end,
+        )
+
     @property
     def is_unmarked(self) -> bool:
         """Whether no transaction is open, and no record says so yet."""
@@ -91,7 +108,7 @@ class DecidedTable:
         if item is not None:
             parts = list(item.parts)
             parts[at] = parts[at]._replace(first_offset=first_offset)
-            self._open[offset] = Decided(offset, tuple(parts))
+            self._open[offset] = item._replace(parts=tuple(parts))
 
     def use(self, name: str, session: str) -> None:
         """Make a session the newest of a name."""
@@ -100,9 +117,13 @@ class DecidedTable:
         while len(self._sessions) > SESSIONS_MAX:
             del self._sessions[next(iter(self._sessions))]
 
-    def decide(self, offset: int, parts: tuple[Part, ...]) -> None:
+    def at(self, offset: int) -> Decided | None:
+        """Return the open transaction whose record is at an offset."""
+        return self._open.get(offset)
+
+    def decide(self, offset: int, parts: tuple[Part, ...], records: tuple[int, ...] = ()) -> None:
         """Add a decided transaction."""
-        self._open[offset] = Decided(offset, parts)
+        self._open[offset] = Decided(offset, parts, records)
         self._last = offset
         for part in parts:
             self._last_at[part.place] = offset, part.end_offset
@@ -124,4 +145,4 @@ class DecidedTable:
                 self.forgotten += 1
                 del self._open[known]
         if row.get("parts"):
-            self.decide(offset, tuple(parts_in(row["parts"])))
+            self.decide(offset, tuple(parts_in(row["parts"])), tuple(row.get("records") or ()))

@@ -10,6 +10,7 @@ from ..format.topic_meta import TopicMeta
 from .outcomes import Ranges
 from .parts import Part
 from .positions import Position
+from .staged_rows import Batch
 
 
 class Moves(NamedTuple):
@@ -38,12 +39,15 @@ class Decision(NamedTuple):
         Of this transaction alone; empty if its commit is never sent again.
     again_since
         If the commit is sent again: the end of the log before the first attempt.
+    batch
+        If the rows are staged: which they are.
     """
 
     name: str | None
     session: str
     moves: tuple[Moves, ...]
     again_since: int | None = None
+    batch: Batch | None = None
 
 
 Verdict = TieredError | Ranges | None

@@ -13,6 +13,7 @@ from ..errors import CorruptionError
 from ..format.schema import TIMESTAMP, body_schema
 from ..reader.read import read_splits
 from ..reader.rows import Query
+from .parts import Part, parts_in
 
 
 def read_records(
@@ -38,9 +39,27 @@ def data_at(topic: OpenTopic, offset: int) -> list[bytes]:
     """
     for _, row in read_records(topic, ["data"], offset, offset + 1):
         return list(row["data"] or ())
-    raise CorruptionError(
-        "rows of a transaction are missing", where=f"topic {topic.name!r}", offsets=(offset, offset + 1)
-    )
+    raise _missing(topic, offset)
+
+
+def staged_at(topic: OpenTopic, offset: int) -> tuple[list[Part], list[bytes]]:
+    """Return the parts and the blocks of the staged rows in the record at an offset.
+
+    Raises
+    ------
+    CorruptionError
+    """
+    for _, row in read_records(topic, ["staged", "data"], offset, offset + 1):
+        try:
+            return list(parts_in(row["staged"])), list(row["data"] or ())
+        except (TypeError, ValueError, KeyError):
+            break
+    raise _missing(topic, offset)
+
+
+def _missing(topic: OpenTopic, offset: int) -> CorruptionError:
+    where = f"topic {topic.name!r}"
+    return CorruptionError("rows of a transaction are missing", where=where, offsets=(offset, offset + 1))
 
 
 def body_of_records(topic: OpenTopic, rows: list[dict[str, Any]], now_us: int) -> pa.RecordBatch:

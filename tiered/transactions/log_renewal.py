@@ -1,21 +1,26 @@
 """`LogRenewal`: keeps the transaction log short.
 
 After some thousands of records, the writer rolls the segment of the log, appends the whole table again, makes it durable, and
-moves the start offset to it, or to the first transaction that may not be durable in its partitions. With transactions it moves
-the start offset one renewal later. A crash between these steps repeats them.
+moves the start offset to it, or to the first record with rows that wait: staged ones, and those of a transaction that may not be
+durable in its partitions. With transactions it moves the start offset one renewal later. A crash between these steps repeats
+them.
+
+Staged rows may wait for a day. Once more than twice their size was appended since, a renewal appends them again at the end.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from uuid import uuid4
 
 from ..engine.open_topics import OpenTopic
 from ..engine.topics import delete_before, remove_deleted_segments
 from ..errors import StoreClosed, TieredError
-from .log_records import data_at
+from .log_records import data_at, staged_at
 from .log_topic import LogTopic
 from .positions import TRANSACTION, record
+from .staged_rows import staged_row
 
 _log = logging.getLogger("tiered.topic")
 
@@ -25,6 +30,8 @@ CLOSE_RECORDS_MAX = 1 << 8
 """The number of records that a clean close leaves for the next opening to read."""
 RENEW_BYTES_MIN = 256 << 20
 """The least bytes of rows of transactions after which the table is appended again."""
+_RECORD_BYTES = 256
+"""About what a record without rows takes."""
 
 
 class LogRenewal:
@@ -33,13 +40,14 @@ class LogRenewal:
     def __init__(self, log: LogTopic) -> None:
         self._log = log
         self._renewed = 0
+        self._bytes_before = 0
 
     @property
     def is_due(self) -> bool:
         """Whether the log is long enough to be renewed."""
         tables = self._log.tables
         records_max = max(RENEW_RECORDS_MIN, 4 * len(tables.positions))
-        return tables.records >= records_max or tables.decided.bytes >= RENEW_BYTES_MIN
+        return tables.records >= records_max or tables.bytes >= max(RENEW_BYTES_MIN, 2 * tables.staged.bytes)
 
     def begins_before(self, offset: int) -> bool:
         """Whether this process writes the log, and it begins before an offset."""
@@ -109,9 +117,14 @@ class LogRenewal:
 
     def _renew(self, topic: OpenTopic) -> None:
         log = self._log
+        self._bytes_before += log.tables.bytes + log.tables.records * _RECORD_BYTES
+        log.tables.staged.forget(log.context.clock())
         topic.writer(0).roll()
-        start = log.tables.decided.first_open(log.end)
+        start = log.tables.decided.first_record(log.end)
         self._append_tables(topic)
+        if self._bytes_before >= 2 * log.tables.staged.bytes:
+            self._append_staged(topic, start)
+        start = log.tables.staged.first(start)
         if log.holds_transactions:
             # A reader in another process that began before still finds what was decided meanwhile.
             start, self._renewed = self._renewed, start
@@ -122,21 +135,40 @@ class LogRenewal:
         topic.writer(0).roll()
         start = self._renewed = log.end
         self._append_tables(topic)
+        # Who staged rows that no batch has committed stages them again.
+        log.tables.staged.clear()
         for item in log.tables.decided.open():
+            now_us = log.context.clock()
+            records = []
+            for at in item.records:
+                row = staged_row("", uuid4().hex, 0, *staged_at(topic, at))
+                records.append(log.append_whole(topic, [row], now_us) - 1)
             row = record(TRANSACTION, "", "", ())
             row |= {
                 "parts": [part.to_row() for part in item.parts],
-                "data": data_at(topic, item.offset),
+                "data": [] if records else data_at(topic, item.offset),
                 "applied": start,
             }
+            if records:
+                row["records"] = records
             log.tables.decided.forget([item])
-            log.append_whole(topic, [row], log.context.clock())
+            log.append_whole(topic, [row], now_us)
+            log.tables.staged.clear()
         self._delete_before(topic, start)
+
+    def _append_staged(self, topic: OpenTopic, before: int) -> None:
+        """Append the staged rows before an offset again, with the time at which they were staged."""
+        log = self._log
+        for at, number, name, attempt in log.tables.staged.before(before):
+            row = staged_row(attempt.query, name, number, *staged_at(topic, at))
+            log.append_whole(topic, [row], attempt.time_us)
+        self._bytes_before = 0
 
     def _append_tables(self, topic: OpenTopic) -> None:
         """Append records whose replay gives positions and sessions as they are."""
         log = self._log
-        log.tables.records = log.tables.decided.bytes = 0
+        log.tables.batches.forget(log.context.clock())
+        log.tables.begin_count()
         for row in log.tables.rows(transactions=log.holds_transactions):
             log.append(topic, row)
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from .batches import BatchTable
 from .decided import DecidedTable
 from .outcomes import Outcomes
 from .parts import parts_in
-from .positions import BEGIN, OUTCOMES, TRANSACTION, PositionTable, record
+from .positions import BATCH, BATCHES, BEGIN, OUTCOMES, ROWS, TRANSACTION, PositionTable, record
+from .staged_rows import StagedTable
 
 
 class LogTables:
@@ -22,17 +24,33 @@ class LogTables:
     Attributes
     ----------
     records
-        The number of records since the log was renewed.
+        The number of records since the log was renewed, without those of staged rows.
     """
 
     def __init__(self, start: int = 0) -> None:
         self.positions = PositionTable()
         self.decided = DecidedTable()
         self.outcomes = Outcomes(start)
+        self.staged = StagedTable()
+        self.batches = BatchTable()
         self.records = 0
 
-    def apply(self, offset: int, row: Mapping[str, Any]) -> None:
+    @property
+    def bytes(self) -> int:
+        """The bytes of rows in the records since the log was renewed."""
+        return self.decided.bytes + self.staged.appended
+
+    def begin_count(self) -> None:
+        """Count records and bytes from here on."""
+        self.records = self.decided.bytes = self.staged.appended = 0
+
+    def apply(self, offset: int, row: Mapping[str, Any], time_us: int) -> None:
         """Take over the record at an offset.
+
+        Parameters
+        ----------
+        time_us
+            The record's timestamp.
 
         Raises
         ------
@@ -40,12 +58,21 @@ class LogTables:
             The record is damaged.
         """
         kind = row["kind"]
+        if kind == ROWS:
+            self.staged.apply(offset, row, time_us)
+            return
         self.positions.apply(row)
         self.decided.apply(offset, row)
         if kind == OUTCOMES:
             self.outcomes.apply_note(row["note"])
         elif kind == TRANSACTION and row["session"]:
             self.outcomes.add(row["session"], offset, tuple(parts_in(row["parts"])))
+        elif kind == BATCH:
+            self.batches.add(row["id"], int(row["number"]), time_us)
+            # What else was staged for the query is of tasks that were repeated.
+            self.staged.drop(row["id"])
+        elif kind == BATCHES:
+            self.batches.apply_note(row["note"])
         if kind in (BEGIN, TRANSACTION) and row["id"]:
             self.decided.use(row["id"], row["session"])
         self.records += 1
@@ -62,4 +89,5 @@ class LogTables:
         rows += [record(BEGIN, name, session, ()) for name, session in self.decided.sessions().items()]
         if transactions:
             rows.append(record(OUTCOMES, "", "", (), self.outcomes.to_note()))
+        rows += [record(BATCHES, "", "", (), note) for note in self.batches.to_notes()]
         return rows

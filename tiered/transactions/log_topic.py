@@ -17,14 +17,15 @@ from ..engine.read import offset_ranges, refresh
 from ..engine.topics import add_columns
 from ..errors import ConfigError, CorruptionError, OffsetOutOfRange, TopicNotFound
 from ..format.block_rows import encode_blocks
-from ..format.document import TRANSACTIONS_FEATURE
+from ..format.document import STAGED_FEATURE, TRANSACTIONS_FEATURE
 from ..format.schema import TRANSACTIONS_TOPIC
-from ..format.timestamps import to_datetime
+from ..format.timestamps import timestamp_us, to_datetime
 from ..warm.catalog import TransactionsCut
 from .log_records import body_of_records, read_records
 from .log_tables import LogTables
 from .parts import PARTS_COLUMNS, TRANSACTIONS_PRODUCER
 from .positions import TRANSACTIONS_SCHEMA
+from .staged_rows import STAGED_COLUMNS
 
 _REPLAYS_MAX = 10
 
@@ -120,7 +121,7 @@ class LogTopic:
                 if row["timestamp"] > to_datetime(min(cut.at_us for cut in cuts)):
                     continue
             try:
-                self.tables.apply(offset, row)
+                self.tables.apply(offset, row, timestamp_us(row["timestamp"]))
             except (TypeError, ValueError, KeyError) as error:
                 raise CorruptionError(
                     f"a record of the transaction log is none: {error}",
@@ -152,19 +153,34 @@ class LogTopic:
             self.holds_transactions = True
         return topic
 
+    def staging(self) -> OpenTopic:
+        """Return the topic to append to, with the columns of staged rows."""
+        topic = self.transactional()
+        if "staged" not in topic.schema.names:
+            self.context.catalog.add_feature(STAGED_FEATURE)
+            add_columns(topic, STAGED_COLUMNS)
+        return topic
+
     def append(self, topic: OpenTopic, row: dict[str, Any]) -> int:
         """Append one record and apply it; return the offset behind it."""
-        appended = append_prepared(topic, prepare_record(topic, row, None, None, None, 0))
-        self.tables.apply(appended.offset, row)
+        prepared = prepare_record(topic, row, None, None, None, 0)
+        appended = append_prepared(topic, prepared)
+        self.tables.apply(appended.offset, row, prepared.timestamp_us)
         self.end = appended.offset + 1
         return self.end
 
-    def append_whole(self, topic: OpenTopic, rows: Sequence[dict[str, Any]], now_us: int) -> int:
-        """Append records by one write, all or none, and apply them; return the offset behind them."""
+    def append_whole(self, topic: OpenTopic, rows: Sequence[dict[str, Any]], time_us: int) -> int:
+        """Append records by one write, all or none, and apply them; return the offset behind them.
+
+        Parameters
+        ----------
+        time_us
+            The timestamp of the records.
+        """
         with topic.writer(0).held() as held:
             first = held.end_offset
-            held.append(encode_blocks(body_of_records(topic, list(rows), now_us)), keep=False)
+            held.append(encode_blocks(body_of_records(topic, list(rows), time_us)), keep=False)
             self.end = held.end_offset
         for at, row in enumerate(rows):
-            self.tables.apply(first + at, row)
+            self.tables.apply(first + at, row, time_us)
         return self.end

@@ -23,6 +23,9 @@ from .outcomes import Ranges
 from .parts import TRANSACTIONS_PRODUCER, Part, block_data
 from .transaction_rows import EncodedPart
 
+# More than the rows of all transactions that are committed together.
+_ALONE = 1 << 62
+
 
 class PendingCommit:
     """A transaction that waits for its commit, and the future with the ranges of its rows."""
@@ -30,7 +33,7 @@ class PendingCommit:
     def __init__(self, decision: Decision, parts: Sequence[EncodedPart[OpenTopic]]) -> None:
         self.decision = decision
         self.parts = {(part.topic.meta.topic_id, part.partition): part for part in parts}
-        self.length = sum(part.length for part in parts)
+        self.length = sum(part.length for part in parts) if decision.batch is None else _ALONE
         self.ranges: Ranges = []
         self.log_end = 0
         self.error: TieredError | None = None
@@ -109,6 +112,8 @@ def in_schema(part: EncodedPart[OpenTopic], meta: TopicMeta) -> EncodedPart[Open
     """Return the rows in the schema of the active segment, which may have grown since they were encoded."""
     if part.schema_id >= meta.schema_id:
         return part
+    if not part.bodies:  # staged: each record of the rows has its schema
+        return part._replace(schema_id=meta.schema_id)
     schema = body_schema(meta.schemas[part.schema_id])
     batches = [add_null_columns(read_batch(body.parts[1], schema), meta.schema) for body in part.bodies]
     bodies = [body for batch in batches for body in encode_blocks(batch)]

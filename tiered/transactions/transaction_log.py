@@ -16,7 +16,7 @@ from ..engine.append import PreparedRecord, append_prepared
 from ..engine.context import Place, StoreContext
 from ..engine.open_topics import OpenTopic, OpenTopics
 from ..engine.read import offset_ranges, refresh
-from ..errors import Fenced, OffsetOutOfRange, ServerUnavailable
+from ..errors import ConfigError, Fenced, OffsetOutOfRange, ServerUnavailable
 from ..format.topic_meta import TopicMeta
 from ..warm.catalog import TransactionsCut
 from .decided import Decided
@@ -28,6 +28,7 @@ from .outcomes import Ranges, ranges_of
 from .parts import Part, parts_in
 from .positions import (
     APPLIED,
+    BATCH,
     BEGIN,
     REMOVED,
     SESSION,
@@ -37,6 +38,8 @@ from .positions import (
     commit_row,
     record,
 )
+from .staged_log import StagedLog
+from .staged_rows import Batch
 
 
 class LogPoint(NamedTuple):
@@ -61,6 +64,7 @@ class TransactionLog:
         self._lock = self._log.lock
         self._commits = Combiner(self._lock)
         self.renewal = LogRenewal(self._log)
+        self.staged = StagedLog(self._log)
 
     # -- reading ---------------------------------------------------------------------------------
 
@@ -254,6 +258,8 @@ class TransactionLog:
         placed: dict[str, Ranges] = {}
         with self._lock:
             topic, now_us = self._log.transactional(), self._context.clock()
+            if any(decision.batch is not None for decision in decisions):
+                topic = self._log.staging()
             applied = self._log.tables.decided.first_open(self._log.end)
             for at, decision in enumerate(decisions):
                 try:
@@ -261,7 +267,8 @@ class TransactionLog:
                         placed[decision.session] if decision.session in placed else self._outcome(decision)
                     )
                     moved = [] if known is not None else self._owned(decision, now_us)
-                except (Fenced, ServerUnavailable) as error:
+                    batch = {} if decision.batch is None else self._batch_row(decision.batch)
+                except (Fenced, ServerUnavailable, ConfigError) as error:
                     verdicts.append(error)
                     continue
                 verdicts.append(known)
@@ -271,11 +278,17 @@ class TransactionLog:
                 if decision.session:
                     placed[decision.session] = ranges_of(parts)
                 row = record(TRANSACTION, decision.name or "", decision.session, moved)
-                row |= {"parts": [part.to_row() for part in parts], "data": data, "applied": applied}
+                row |= {"parts": [part.to_row() for part in parts], "data": data, "applied": applied} | batch
                 rows.append(row)
             if rows:
                 self._log.append_whole(topic, rows, now_us)
             return verdicts, self._log.end
+
+    def _batch_row(self, batch: Batch) -> dict[str, Any]:
+        """Return what the record of a batch has besides that of a transaction. The caller holds the lock."""
+        attempts = self._log.tables.staged.find(batch)
+        records = [at for attempt in attempts for _, at in sorted(attempt.records.items())]
+        return {"kind": BATCH, "id": batch.query, "number": batch.number, "records": records}
 
     def _outcome(self, decision: Decision) -> Ranges | None:
         """Return the ranges of a transaction that was committed before; None if it was not. The caller holds the lock."""
@@ -391,6 +404,11 @@ class TransactionLog:
         with self._lock:
             decided = self._log.tables.decided
             return [] if decided.are_before(ends) else [item.parts for item in decided.open()]
+
+    def open_at(self, offset: int) -> Decided | None:
+        """Return the open transaction whose record is at an offset."""
+        with self._lock:
+            return self._log.tables.decided.at(offset)
 
     def data_of(self, decided: Decided) -> list[bytes]:
         """Return the blocks of a transaction."""

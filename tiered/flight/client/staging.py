@@ -13,7 +13,7 @@ from ...errors import Backpressure, ServerUnavailable, TieredError
 from ...format.block_rows import split_batch
 from ...format.sizes import bytes_bound
 from ...format.topic_meta import TopicMeta
-from ...staging.stage_file import Staged
+from ...transactions.staged_rows import Staged
 from ..wire.flight_errors import client_errors
 from ..wire.options import ConnectOptions
 from ..wire.put_messages import PutCommand
@@ -71,9 +71,19 @@ class StageClient:
         return TopicMeta.from_json(answer["topic"], where=self.location)
 
     def stage(
-        self, meta: TopicMeta, query: str, attempt: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch]
+        self,
+        meta: TopicMeta | None,
+        query: str,
+        attempt: str,
+        schema: pa.Schema,
+        batches: Iterable[pa.RecordBatch],
     ) -> Staged:
         """Send the rows of one attempt. When it returns they are durable at the server, and no reader sees them.
+
+        Parameters
+        ----------
+        meta
+            The topic of all rows; None: the column ``topic`` names that of each.
 
         Raises
         ------
@@ -84,7 +94,10 @@ class StageClient:
             piece for batch in batches for piece in split_batch(batch, _PIECE_BYTES, bytes_bound)
         )
         command = PutCommand(
-            meta.name, meta.topic_id, kind="stage", options={"query": query, "attempt": attempt}
+            meta.name if meta else "",
+            meta.topic_id if meta else None,
+            kind="stage",
+            options={"query": query, "attempt": attempt},
         )
         return self._connection.retried(
             lambda: self._sent(command, attempt, schema, pieces),
@@ -127,7 +140,7 @@ class StageClient:
                 writer.close()
                 raise
 
-    def commit(self, topic: str, query: str, batch: int, staged: Sequence[Staged]) -> bool:
+    def commit(self, topic: str | None, query: str, batch: int, staged: Sequence[Staged]) -> bool:
         """Put staged rows into the log; see `Staging.commit`. After a lost connection the call is repeated.
 
         Raises
@@ -137,16 +150,16 @@ class StageClient:
         TieredError
         """
         body = {
-            "topic": topic,
+            "topic": topic or "",
             "query": query,
             "batch": batch,
             "staged": [item.to_json() for item in staged],
         }
         return bool(self._connection.action("commit", body, seconds=None)["appended"])
 
-    def abort(self, topic: str, query: str, attempts: Sequence[str]) -> None:
+    def abort(self, topic: str | None, query: str, attempts: Sequence[str]) -> None:
         """Drop staged rows."""
-        body = {"topic": topic, "query": query, "attempts": list(attempts)}
+        body = {"topic": topic or "", "query": query, "attempts": list(attempts)}
         self._connection.action("abort", body)
 
     def close(self) -> None:

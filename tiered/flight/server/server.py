@@ -31,7 +31,7 @@ from .actions import ACTIONS, Action, run_action
 from .append import PutHandler, append_stream
 from .plan import command_of, plan_flight
 from .read import ticket_rows, ticket_schema, topic_of
-from .staging import STAGE_ACTIONS, stage_of, stage_stream
+from .staging import STAGE_ACTIONS, stage_stream
 from .streams import Stream, Streams, cut_connections
 from .transactions import TRANSACTION_ACTIONS
 
@@ -244,7 +244,7 @@ class FlightServer:
         _check_free(address)
         if store.writer_lock is not None:
             # Commits that an earlier server had decided on are in the log before the first call.
-            stage_of(store).recover()
+            store.staging.recover()
         try:
             service = Service(
                 store, address, options, {**ACTIONS, **TRANSACTION_ACTIONS, **STAGE_ACTIONS}, PUTS

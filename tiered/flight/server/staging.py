@@ -8,21 +8,20 @@ action ``commit``       ``topic``, ``query``, ``batch``, ``staged``: list of ``a
                         ``appended``, false where the batch was in the log already
 action ``abort``        ``topic``, ``query``, ``attempts``
 ======================  ============================================================================================
+
+An empty ``topic`` is for rows with a column ``topic``, which names the topic of each.
 """
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
 
 import pyarrow as pa
 
 from ...errors import ConfigError
-from ...staging.stage import Staging
-from ...staging.stage_file import Staged
 from ...transactions.positions import check_not_own
+from ...transactions.staged_rows import Staged
 from ..wire.put_messages import PutCommand
 from ..wire.topic_ref import resolve_topic
 from ..wire.values import count, dump, text
@@ -33,28 +32,11 @@ if TYPE_CHECKING:
     from ...store.local_store import LocalStore
 
 
-_stages: WeakKeyDictionary[LocalStore, Staging] = WeakKeyDictionary()
-_lock = threading.Lock()
-
-
-def stage_of(store: LocalStore) -> Staging:
-    """Return the one stage of a store.
-
-    Raises
-    ------
-    ReadOnly, ConfigError
-    """
-    with _lock:
-        found = _stages.get(store)
-        if found is None:
-            found = _stages[store] = Staging(store.context, store.open_topics)
-        return found
-
-
 def stage_stream(store: LocalStore, command: PutCommand, reader: Any, writer: Any, work: Work) -> None:
     """Stage the rows of one attempt; a stream that is cut off leaves nothing behind that could be committed."""
-    check_not_own(command.topic)
-    resolve_topic(store, command.topic, command.topic_id)
+    if command.topic:
+        check_not_own(command.topic)
+        resolve_topic(store, command.topic, command.topic_id)
     options = command.options or {}
 
     def batches() -> Iterator[pa.RecordBatch]:
@@ -68,10 +50,10 @@ def stage_stream(store: LocalStore, command: PutCommand, reader: Any, writer: An
         query, attempt = text(options.get("query")), text(options.get("attempt"))
     except (TypeError, ValueError) as error:
         raise ConfigError(f"rows are staged for a query, as an attempt: {error}") from None
-    staged = stage_of(store).stage(command.topic, query, attempt, batches())
+    staged = store.staging.stage(command.topic or None, query, attempt, batches())
     if not answered(writer, dump({"rows": staged.rows, "bytes": staged.bytes})):
         # The client does not know that the rows are staged, so no commit will name them.
-        stage_of(store).abort(command.topic, query, [attempt])
+        store.staging.abort(command.topic or None, query, [attempt])
 
 
 def _commit(store: LocalStore, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -79,8 +61,8 @@ def _commit(store: LocalStore, values: Mapping[str, Any]) -> dict[str, Any]:
     staged = [
         Staged(text(item["attempt"]), count(item["rows"]), count(item["bytes"])) for item in values["staged"]
     ]
-    appended = stage_of(store).commit(
-        text(values["topic"]), text(values["query"]), count(values["batch"]), staged
+    appended = store.staging.commit(
+        text(values["topic"]) or None, text(values["query"]), count(values["batch"]), staged
     )
     return {"appended": appended}
 
@@ -88,7 +70,7 @@ def _commit(store: LocalStore, values: Mapping[str, Any]) -> dict[str, Any]:
 def _abort(store: LocalStore, values: Mapping[str, Any]) -> dict[str, Any]:
     """Drop staged rows."""
     attempts = [text(item) for item in values["attempts"]]
-    stage_of(store).abort(text(values["topic"]), text(values["query"]), attempts)
+    store.staging.abort(text(values["topic"]) or None, text(values["query"]), attempts)
     return {}
 
 

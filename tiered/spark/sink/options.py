@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from ...errors import ConfigError, SchemaMismatch
-from ...format.schema import check_topic_name
+from ...format.schema import RECORD_SCHEMA, check_topic_name
 from ...format.topic_meta import TopicMeta
-from ...staging.stage import BATCH_MAX
+from ...transactions.batches import BATCH_MAX
 
 _ACCEPTED = ("topic", "path", "config", "txnAppId", "txnVersion")
 _BY_LOWER_CASE = {name.lower(): name for name in _ACCEPTED}
@@ -29,13 +29,15 @@ class SinkOptions:
 
     Attributes
     ----------
+    topic
+        None: the column ``topic`` names that of each row.
     location
         ``grpc://host:port`` of the writer's server.
     app_id, version
         Name and number of a write: a repetition with the same ones is not appended again. None: each write is new.
     """
 
-    topic: str
+    topic: str | None
     location: str
     config: str | None = None
     app_id: str | None = None
@@ -61,8 +63,6 @@ def parse_sink_options(options: Mapping[str, str], *, stream: bool) -> SinkOptio
             hint = f"did you mean {_BY_LOWER_CASE[close[0]]}? " if close else ""
             raise ConfigError(f"no option {key!r} of a write; {hint}The options are {', '.join(_ACCEPTED)}")
         texts[_BY_LOWER_CASE[lower]] = text
-    if "topic" not in texts:
-        raise ConfigError('name the topic to append to: .option("topic", "orders")')
     app_id, version = texts.get("txnAppId"), texts.get("txnVersion")
     if stream and version is not None:
         raise ConfigError("option txnVersion: a stream numbers its batches itself; leave it out")
@@ -73,7 +73,7 @@ def parse_sink_options(options: Mapping[str, str], *, stream: bool) -> SinkOptio
     if version is not None and not (version.isdecimal() and len(version) < 32 and int(version) < BATCH_MAX):
         raise ConfigError(f"option txnVersion is {version!r}; write a number from 0 to {BATCH_MAX - 1}")
     return SinkOptions(
-        topic=check_topic_name(texts["topic"].strip()),
+        topic=check_topic_name(texts["topic"].strip()) if "topic" in texts else None,
         location=_location(texts.get("path")),
         config=texts.get("config"),
         app_id=app_id,
@@ -112,6 +112,32 @@ class SinkColumns:
         for batch in batches:
             columns = [batch.column(index) for index in self.indices]
             yield pa.RecordBatch.from_arrays(columns, names=list(self.names))
+
+
+def choose_record_columns(names: Sequence[str]) -> SinkColumns:
+    """Match the columns of a frame whose rows name their topics, as Kafka's sink does.
+
+    Raises
+    ------
+    SchemaMismatch
+    """
+    known = (*RECORD_SCHEMA.names, *_RECORD_COLUMNS, "topic")
+    by_lower_case = {name: index for index, name in enumerate(map(str.lower, names))}
+    if len(by_lower_case) < len(names):
+        raise SchemaMismatch("a column name appears twice in the frame: drop or rename one")
+    for name in ("topic", "value"):
+        if name not in by_lower_case:
+            raise SchemaMismatch(
+                f"without the option topic, the frame needs the columns topic and value, and it has no {name}; or name one "
+                'topic: .option("topic", "orders")'
+            )
+    for name in by_lower_case:
+        if name not in known and name not in _IGNORED_COLUMNS:
+            raise SchemaMismatch(
+                f"column {name!r} is none of a record; without the option topic the columns are {', '.join(known)}"
+            )
+    chosen = [(index, name) for name, index in by_lower_case.items() if name in known]
+    return SinkColumns(tuple(index for index, _ in chosen), tuple(name for _, name in chosen))
 
 
 def choose_columns(meta: TopicMeta, names: Sequence[str]) -> SinkColumns:

@@ -26,13 +26,13 @@ from pyspark.sql.types import (
 from ...errors import ConfigError, SchemaMismatch, TieredError
 from ...flight.client.staging import StageClient
 from ...flight.wire.options import connect_options
-from ...format.schema import SYSTEM_FIELDS
+from ...format.schema import RECORD_SCHEMA, SYSTEM_FIELDS
 from ...format.topic_meta import TopicMeta
 from ...settings.settings import Settings
-from ...staging.ledger import JOB_PREFIX
-from ...staging.stage_file import Staged
+from ...transactions.batches import JOB_PREFIX
+from ...transactions.staged_rows import Staged
 from ..errors import TerseTracebacks
-from .options import SinkColumns, SinkOptions, choose_columns
+from .options import SinkColumns, SinkOptions, choose_columns, choose_record_columns
 
 _log = logging.getLogger("tiered.spark.sink")
 
@@ -56,11 +56,16 @@ class _Sink:
 
     def __init__(self, options: SinkOptions, schema: StructType) -> None:
         self._options = options
-        with TerseTracebacks(), self._client() as client:
-            self._meta: TopicMeta = client.describe(options.topic)
+        self._meta: TopicMeta | None = None
         with TerseTracebacks():
-            self._columns: SinkColumns = choose_columns(self._meta, schema.fieldNames())
-            _check_zones(self._meta, self._columns, schema)
+            if options.topic is None:
+                self._columns: SinkColumns = choose_record_columns(schema.fieldNames())
+                _check_zones("of each row", RECORD_SCHEMA, self._columns, schema)
+                return
+            with self._client() as client:
+                self._meta = client.describe(options.topic)
+            self._columns = choose_columns(self._meta, schema.fieldNames())
+            _check_zones(repr(self._meta.name), self._meta.schema, self._columns, schema)
 
     def _client(self) -> StageClient:
         settings = Settings.load(self._options.config)
@@ -83,8 +88,8 @@ class _Sink:
         with TerseTracebacks(), self._client() as client:
             if not client.commit(self._options.topic, query, batch, staged):
                 _log.warning(
-                    "batch %d of %s is in topic %r already; it was not appended again",
-                    batch, query, self._options.topic,
+                    "batch %d of %s is in %s already; it was not appended again",
+                    batch, query, self._options.topic or "its topics",
                 )  # fmt: skip
 
     def abort(self, messages: Messages) -> None:
@@ -96,19 +101,19 @@ class _Sink:
                 client.abort(self._options.topic, query, attempts)
 
 
-def _check_zones(meta: TopicMeta, columns: SinkColumns, schema: StructType) -> None:
+def _check_zones(label: str, topic: pa.Schema, columns: SinkColumns, schema: StructType) -> None:
     """Refuse local times for instants, and the reverse: Arrow would read local times as UTC.
 
     Raises
     ------
     SchemaMismatch
     """
-    kinds = {field.name: field.type for field in (*SYSTEM_FIELDS, *meta.schema)}
+    kinds = {field.name: field.type for field in (*SYSTEM_FIELDS, *topic)}
     for index, name in zip(columns.indices, columns.names, strict=True):
         time_type = _mismatched_time(schema[index].dataType, kinds[name])
         if time_type is not None:
             raise SchemaMismatch(
-                f"column {name!r} has {time_type.simpleString()} in the frame where topic {meta.name!r} has "
+                f"column {name!r} has {time_type.simpleString()} in the frame where topic {label} has "
                 f"{'local time' if isinstance(time_type, TimestampType) else 'no local time'}: cast it in Spark, which "
                 "knows the session's time zone"
             )
