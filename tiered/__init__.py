@@ -24,6 +24,7 @@ from .errors import (
     TieredError,
     TopicExists,
     TopicNotFound,
+    TransactionLogDamaged,
     UnsupportedFormat,
 )
 from .monitor.status import StoreStatus
@@ -94,6 +95,7 @@ __all__ = [
     "TopicExists",
     "TopicNotFound",
     "Transaction",
+    "TransactionLogDamaged",
     "UnsupportedFormat",
     "VerifyReport",
     "__version__",

@@ -26,6 +26,7 @@
     │       └── RestoreUnderWay    another host restores the store: nothing is published meanwhile
     └── the data is damaged: see docs/runbook.md
         ├── CorruptionError        carries where, position and offsets
+        │   └── TransactionLogDamaged nothing can be appended until it is repaired
         ├── PartitionPoisoned      an fsync failed: open the store again
         └── UnsupportedFormat      written by a newer release
 """
@@ -228,6 +229,14 @@ class CorruptionError(TieredError):
         self.where = where
         self.position = position
         self.offsets = offsets
+
+
+class TransactionLogDamaged(CorruptionError):
+    """A record of the transaction log is damaged, so it is unknown what was decided: the store does not open for writing.
+
+    Reads of topics go on. ``tiered verify --deep --repair`` takes the record from the bucket, or says which records only
+    ``--drop-lost-transactions`` can do without.
+    """
 
     def __reduce__(self) -> tuple[object, ...]:
         return rebuild_error, (type(self), self.args, self.__dict__)

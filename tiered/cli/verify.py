@@ -52,6 +52,14 @@ def verify(
             "reappear, so without this option the manifest is only shown.",
         ),
     ] = False,
+    drop_lost_transactions: Annotated[
+        bool,
+        typer.Option(
+            "--drop-lost-transactions",
+            help="With --repair: go on without records of the transaction log that are damaged and not in the bucket. "
+            "Positions of consumers go back, and transactions of these records may be in some partitions only.",
+        ),
+    ] = False,
     erased: Annotated[
         str | None,
         typer.Option(
@@ -79,8 +87,8 @@ def verify(
     answer: it lists parts that it cannot read as unknown. The exit code is 1 if there is a problem, or with --repair if one
     is left, and if something is unknown. A repair needs exclusive access to the store, and keeps every damaged original.
     """
-    if rebuild_manifest and not repair:
-        raise ConfigError("--rebuild-manifest belongs to --repair")
+    if (rebuild_manifest or drop_lost_transactions) and not repair:
+        raise ConfigError("--rebuild-manifest and --drop-lost-transactions belong to --repair")
     if erased is not None or keys_file is not None or column is not None:
         if erased is None or keys_file is None or repair or deep:
             raise ConfigError("--erased TOPIC needs --keys-file, and goes with --column only")
@@ -95,7 +103,13 @@ def verify(
 
         try:
             if repair:
-                report = repair_store(tiers, deep=deep, rebuild_manifest=rebuild_manifest, progress=progress)
+                report = repair_store(
+                    tiers,
+                    deep=deep,
+                    rebuild_manifest=rebuild_manifest,
+                    drop_lost_transactions=drop_lost_transactions,
+                    progress=progress,
+                )
             else:
                 report = verify_store(tiers, deep=deep, progress=progress, memory=DamageMemory())
         finally:

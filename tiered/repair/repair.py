@@ -14,8 +14,9 @@ from pathlib import Path
 from uuid import UUID
 
 from ..cold.manifest.partition_manifest import PartitionManifest
-from ..errors import TieredError
+from ..errors import CorruptionError, TieredError
 from ..format.manifest import ObjectEntry
+from ..format.schema import TRANSACTIONS_TOPIC
 from ..format.topic_meta import TopicMeta
 from ..reader.tiers import Tiers
 from ..tiering.claims import Claims
@@ -34,6 +35,7 @@ from ..warm.filesystem import FileSystem, OsFileSystem
 from ..warm.partition_directory import LOCK_FILE
 from .bucket import rebuild_head, repair_page, upload_again
 from .documents import repair_bucket_document, repair_document
+from .log_salvage import salvage
 from .quarantine import RepairContext
 from .segments import DamagedSegment, fetch_segment, rebuild_footer
 
@@ -47,6 +49,7 @@ def repair_store(
     *,
     deep: bool = False,
     rebuild_manifest: bool = False,
+    drop_lost_transactions: bool = False,
     progress: Progress | None = None,
     clock: Callable[[], int] = wall_clock_us,
     fs: FileSystem | None = None,
@@ -58,6 +61,8 @@ def repair_store(
     rebuild_manifest
         Publish manifests that are rebuilt from the objects. Otherwise they are only proposed, because removed records may
         reappear.
+    drop_lost_transactions
+        Go on without records of the transaction log that are damaged here and not in the bucket.
 
     Returns
     -------
@@ -79,7 +84,7 @@ def repair_store(
             if not report.problems:
                 break
             context = _repair_context(access, clock, fs)
-            fresh = _Round(context, report, rebuild_manifest).run()
+            fresh = _Round(context, report, rebuild_manifest, drop_lost_transactions).run()
             tried = {(item.where, item.result) for item in repairs}
             repairs += [item for item in fresh if (item.where, item.result) not in tried]
             # A repair can reveal further problems: a document those of its partition, a manifest those of its objects.
@@ -115,10 +120,13 @@ def _repair_context(access: Tiers, clock: Callable[[], int], fs: FileSystem) -> 
 
 
 class _Round:
-    def __init__(self, context: RepairContext, report: VerifyReport, rebuild_manifest: bool) -> None:
+    def __init__(
+        self, context: RepairContext, report: VerifyReport, rebuild_manifest: bool, drop_lost: bool
+    ) -> None:
         self._context = context
         self._report = report
         self._rebuild_manifest = rebuild_manifest
+        self._drop_lost = drop_lost
         self._root = context.access.locations.root
         self._done: list[Repair] = []
 
@@ -227,6 +235,17 @@ class _Round:
             _merged_of(check, facts),
         )
         try:
+            return self._replaced(problem, damaged, meta, facts)
+        except TieredError as error:
+            if meta.name != TRANSACTIONS_TOPIC:
+                raise
+            log.info("%s: %s", problem.where, error)
+            return self._salvaged(problem, damaged, meta, facts)
+
+    def _replaced(
+        self, problem: Problem, damaged: DamagedSegment, meta: TopicMeta, facts: Evidence
+    ) -> Repair:
+        try:
             quarantined = rebuild_footer(self._context, damaged)
             return Repair(problem.where, "rebuilt the footer from its blocks", "done", kept=quarantined)
         except TieredError as first:
@@ -237,11 +256,26 @@ class _Round:
         try:
             quarantined = fetch_segment(self._context, damaged, cold, meta)
         except TieredError as second:
-            why = f"its blocks: {reason}; the bucket: {second}"
-            return Repair(problem.where, f"repair of: {problem.reason}", "refused", why)
+            raise CorruptionError(f"its blocks: {reason}; the bucket: {second}") from None
         source = damaged.entry or damaged.merged
         assert source is not None
         return Repair(problem.where, f"fetched again from {source.name}", "done", kept=quarantined)
+
+    def _salvaged(
+        self, problem: Problem, damaged: DamagedSegment, meta: TopicMeta, facts: Evidence
+    ) -> Repair:
+        cold = None
+        if self._context.access.has_cold:
+            if facts.entries is None or not facts.entries_whole:
+                raise CorruptionError("what the bucket has of the transaction log cannot be read")
+            cold = PartitionManifest(
+                self._context.access.object_store, meta.name, meta.topic_id, facts.partition
+            )
+        found = salvage(self._context, damaged, meta, cold, facts.entries or (), give_up=self._drop_lost)
+        done = ["wrote the transaction log again"]
+        done += [f"with records {first} to {last} from the bucket" for first, last in found.fetched]
+        done += [f"without records {first} to {last}" for first, last in found.lost]
+        return Repair(problem.where, ", ".join(done), "done", kept=found.kept)
 
 
 def _entry_of(check: SegmentCheck, facts: Evidence) -> ObjectEntry | None:

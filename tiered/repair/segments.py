@@ -218,6 +218,18 @@ def fetch_segment(
     return _replace(context, damaged, _encode_segment(header, facts, rows()), check)
 
 
+def write_segment(
+    context: RepairContext,
+    damaged: DamagedSegment,
+    header: SegmentHeader,
+    facts: SegmentFacts,
+    rows: Iterator[pa.RecordBatch],
+) -> str:
+    """Write the segment again with these rows, as `read_object` gives them; return the new path of the damaged file."""
+    header = replace(header, generation=damaged.next_generation)
+    return _replace(context, damaged, _encode_segment(header, facts, rows))
+
+
 def _writer_epoch(damaged: DamagedSegment) -> int:
     """Return a writer epoch that is not lower than that of the segment before."""
     before = damaged.before.header if damaged.before is not None else None

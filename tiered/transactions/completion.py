@@ -17,6 +17,7 @@ from ..format.topic_meta import TopicMeta
 from ..hot.held_partition import HeldPartition
 from ..hot.partition_writer import PartitionWriter
 from .decided import Decided
+from .log_records import LostRecord
 from .parts import TRANSACTIONS_PRODUCER, Part, part_batches
 from .placing import last_rows, numbers_of
 from .staged_appends import append_staged
@@ -103,8 +104,10 @@ class Completion:
                 # The log ends behind them: they were deleted, and a restore found no object that knows their numbers.
                 held.continue_numbers(TRANSACTIONS_PRODUCER, end)
                 missing = 0
+            if missing > 0 and not self._append_missing(meta, held, decided, at, missing):
+                held.continue_numbers(TRANSACTIONS_PRODUCER, end)
+                missing = 0
             if missing > 0:
-                self._append_missing(meta, held, decided, at, missing)
                 first = held.end_offset - part.rows
                 _log.info(
                     "completed a transaction: offsets %d to %d of partition %d of topic %r",
@@ -118,7 +121,8 @@ class Completion:
 
     def _append_missing(
         self, meta: TopicMeta, held: HeldPartition, decided: Decided, at: int, missing: int
-    ) -> None:
+    ) -> bool:
+        """Append the last rows of a part; False if a repair has given some of them up."""
         part, decided_us = decided.parts[at], self._log.last_append_us()
         if decided.records:
             failed = append_staged(
@@ -126,10 +130,16 @@ class Completion:
                 block_bytes=self._context.settings.store.block_bytes, decided_us=decided_us,
             )  # fmt: skip
             for error in failed.values():
-                raise error
-            return
+                if not isinstance(error, LostRecord):
+                    raise error
+                _log.error(
+                    "rows of a transaction in partition %d of topic %r stay lost: %s",
+                    part.partition, part.topic, error,
+                )  # fmt: skip
+            return not failed
         bodies = last_rows(part_batches(meta, decided.parts, self._log.data_of(decided), at), missing)
         held.append(bodies, numbers_of(bodies, part.first_number + part.rows - missing), decided_us)
+        return True
 
     # -- shortening the log ----------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from ..format.schema import TIMESTAMP, body_schema
 from ..reader.read import read_splits
 from ..reader.rows import Query
 from .parts import Part, parts_in
+from .positions import LOST
 
 
 def read_records(
@@ -42,6 +43,10 @@ def data_at(topic: OpenTopic, offset: int) -> list[bytes]:
     raise _missing(topic, offset)
 
 
+class LostRecord(CorruptionError):
+    """A repair has put another record in its place."""
+
+
 def staged_at(topic: OpenTopic, offset: int) -> tuple[list[Part], list[bytes]]:
     """Return the parts and the blocks of the staged rows in the record at an offset.
 
@@ -49,7 +54,9 @@ def staged_at(topic: OpenTopic, offset: int) -> tuple[list[Part], list[bytes]]:
     ------
     CorruptionError
     """
-    for _, row in read_records(topic, ["staged", "data"], offset, offset + 1):
+    for _, row in read_records(topic, ["kind", "staged", "data"], offset, offset + 1):
+        if row["kind"] == LOST:
+            raise LostRecord("a repair has given up rows of a transaction", offsets=(offset, offset + 1))
         try:
             return list(parts_in(row["staged"])), list(row["data"] or ())
         except (TypeError, ValueError, KeyError):

@@ -7,7 +7,8 @@ appends them; another process reads what was appended since.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from ..engine.append import append_prepared, prepare_record
@@ -15,7 +16,7 @@ from ..engine.context import StoreContext
 from ..engine.open_topics import OpenTopic, OpenTopics
 from ..engine.read import offset_ranges, refresh
 from ..engine.topics import add_columns
-from ..errors import ConfigError, CorruptionError, OffsetOutOfRange, TopicNotFound
+from ..errors import ConfigError, CorruptionError, OffsetOutOfRange, TopicNotFound, TransactionLogDamaged
 from ..format.block_rows import encode_blocks
 from ..format.document import STAGED_FEATURE, TRANSACTIONS_FEATURE
 from ..format.schema import TRANSACTIONS_TOPIC
@@ -28,6 +29,19 @@ from .positions import TRANSACTIONS_SCHEMA
 from .staged_rows import STAGED_COLUMNS
 
 _REPLAYS_MAX = 10
+
+
+@contextmanager
+def _named_damage() -> Iterator[None]:
+    """Say of damage what goes on after it."""
+    try:
+        yield
+    except CorruptionError as error:
+        raise TransactionLogDamaged(
+            f"{error.reason}: nothing is appended before it is known what was decided; stop the writer, then "
+            "`tiered verify --deep --repair` takes the records from the bucket, or says which are gone",
+            where=error.where, position=error.position, offsets=error.offsets,
+        ) from error  # fmt: skip
 
 
 class LogTopic:
@@ -99,7 +113,8 @@ class LogTopic:
     def _replay(self, topic: OpenTopic) -> None:
         for attempt in range(1, _REPLAYS_MAX + 1):
             try:
-                self._replay_once(topic)
+                with _named_damage():
+                    self._replay_once(topic)
                 return
             except OffsetOutOfRange:  # its writer shortened the log meanwhile
                 if attempt == _REPLAYS_MAX:
@@ -137,7 +152,8 @@ class LogTopic:
         self.context.lifecycle.check_writable()
         topic = self.open() or self._create()
         if self.topic is not topic:
-            topic.writer(0)  # which knows the ends without the bucket, and syncs what it recovers
+            with _named_damage():
+                topic.writer(0)  # which knows the ends without the bucket, and syncs what it recovers
             self._replay(topic)
         return topic
 

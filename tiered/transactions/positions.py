@@ -43,11 +43,13 @@ TRANSACTIONS_SCHEMA = pa.schema(
 SESSION, COMMIT, REMOVED = "session", "commit", "removed"
 BEGIN, TRANSACTION, APPLIED, OUTCOMES = "begin", "transaction", "applied", "outcomes"
 ROWS, BATCH, BATCHES = "rows", "batch", "batches"
+LOST = "lost"
 """The kinds of records. A session owns the partitions of its positions, and keeps the offsets that they have.
 
 `BEGIN` makes a session the newest of a transaction's name. `TRANSACTION` commits positions, too. `APPLIED` says only how far
 transactions are durable in their partitions. `OUTCOMES` has the ranges of earlier transactions in its note. `ROWS` has rows that are
 staged, `BATCH` commits such rows, and `BATCHES` has the last batches of queries in its note.
+`LOST` takes the place of a damaged record that a repair has given up.
 """
 
 _SLOT_BYTES = element_bytes(TRANSACTIONS_SCHEMA.field("positions").type)

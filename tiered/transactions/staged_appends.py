@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 
 import pyarrow as pa
 
@@ -12,6 +13,7 @@ from ..format.block_rows import encode_blocks
 from ..format.topic_meta import TopicMeta
 from ..hot.held_partition import HeldPartition
 from .decided import Decided
+from .log_records import LostRecord
 from .parts import Part, part_batches
 from .placing import numbers_of
 from .staged_log import StagedLog
@@ -42,20 +44,23 @@ def append_staged(
     }
     failed: dict[Place, BaseException] = {}
 
-    def work(place: Place, batch: pa.RecordBatch | None) -> None:
+    def work(place: Place, step: Callable[[_Target], None]) -> None:
         if place not in failed:
             try:
-                targets[place].finish() if batch is None else targets[place].add(batch)
+                step(targets[place])
             except BaseException as error:  # noqa: BLE001 — the other partitions get their rows
                 failed[place] = error
 
     try:
         for place, batch in _batches(log, decided, {place: held[place].meta for place in targets}):
-            work(place, batch)
+            work(place, partial(_Target.add, batch=batch))
         for place in targets:
-            work(place, None)
+            work(place, _Target.finish)
     except BaseException as error:  # noqa: BLE001 — of the log: no partition has all of its rows
-        failed.update({place: error for place in targets if place not in failed})
+        for place in targets:
+            if isinstance(error, LostRecord):
+                work(place, _Target.flush)  # what comes before is sound
+            failed.setdefault(place, error)
     return failed
 
 
@@ -106,7 +111,7 @@ class _Target:
         self._waiting.append(batch.slice(skip))
         self._bytes += batch.nbytes
         if self._bytes >= self._block_bytes:
-            self._append()
+            self.flush()
 
     def finish(self) -> None:
         """Append the rest.
@@ -116,11 +121,12 @@ class _Target:
         CorruptionError
             The log has not as many rows as the batch.
         """
-        self._append()
+        self.flush()
         if self._left:
             raise CorruptionError(f"{abs(self._left)} rows of a batch are missing, or too many")
 
-    def _append(self) -> None:
+    def flush(self) -> None:
+        """Append the rows that wait for a block."""
         if not self._waiting:
             return
         rows = self._waiting[0] if len(self._waiting) == 1 else pa.concat_batches(self._waiting)
