@@ -74,7 +74,9 @@ def store(tmp_path: Path, clock: Clock) -> Iterator[tiered.Store]:
 
 def left(store: tiered.Store) -> int:
     """How many attempts wait for a commit."""
-    return len(store.transactions._log.tables.staged._attempts)
+    staged = store.transactions._log.tables.staged
+    assert staged.bytes == sum(attempt.bytes for attempt in staged._attempts.values())
+    return len(staged._attempts)
 
 
 def test_a_batch_is_there_when_it_is_committed_and_not_before(store: tiered.Store) -> None:

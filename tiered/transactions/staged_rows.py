@@ -90,7 +90,7 @@ class StagedAttempt:
     records
         The offsets of the records by their numbers.
     time_us
-        When the first of them was staged.
+        When the last of them was staged.
     """
 
     def __init__(self, query: str, time_us: int) -> None:
@@ -124,16 +124,14 @@ class StagedTable:
     ----------
     appended
         The bytes of rows in all records so far.
+    bytes
+        The bytes of the rows that wait.
     """
 
     def __init__(self) -> None:
         self.appended = 0
+        self.bytes = 0
         self._attempts: dict[str, StagedAttempt] = {}
-
-    @property
-    def bytes(self) -> int:
-        """The bytes of all rows that wait."""
-        return sum(attempt.bytes for attempt in self._attempts.values())
 
     def first(self, end: int) -> int:
         """Return the offset of the first record that waits, or `end` if that is lower."""
@@ -151,7 +149,10 @@ class StagedTable:
         attempt = self._attempts.get(name)
         if attempt is None:
             attempt = self._attempts[name] = StagedAttempt(row["id"], time_us)
+        before = attempt.bytes
         attempt.add(offset, number, parts)
+        attempt.time_us = max(attempt.time_us, time_us)
+        self.bytes += attempt.bytes - before
         self.appended += sum(part.bytes for part in parts)
 
     def find(self, batch: Batch) -> list[StagedAttempt]:
@@ -182,14 +183,16 @@ class StagedTable:
     def drop(self, query: str, names: Iterable[str] | None = None) -> None:
         """Forget attempts of a query; None: all of them."""
         own = [name for name, item in self._attempts.items() if item.query == query]
-        for name in own if names is None else set(own) & set(names):
-            del self._attempts[name]
+        self._remove(own if names is None else set(own) & set(names))
+
+    def _remove(self, names: Iterable[str]) -> None:
+        for name in names:
+            self.bytes -= self._attempts.pop(name).bytes
 
     def forget(self, now_us: int) -> None:
         """Forget what nobody came back for."""
-        for name, attempt in list(self._attempts.items()):
-            if now_us - attempt.time_us > ROWS_SECONDS * 1e6:
-                del self._attempts[name]
+        oldest = now_us - ROWS_SECONDS * 1e6
+        self._remove([name for name, attempt in self._attempts.items() if attempt.time_us < oldest])
 
     def before(self, offset: int) -> list[tuple[int, int, str, StagedAttempt]]:
         """Return offset and number of the records before an offset, in the order of the log, with their attempts."""
@@ -202,4 +205,4 @@ class StagedTable:
 
     def clear(self) -> None:
         """Forget all rows."""
-        self._attempts.clear()
+        self._remove(list(self._attempts))
