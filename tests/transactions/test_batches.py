@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from tests.support.budget import thinned
 from tests.support.clock import Clock
 from tests.support.disk_model import Image
 from tests.support.recorder import Recorder
-from tests.support.stores import stepwise
+from tests.support.stores import let_go, stepwise
 from tests.transactions.batch_life import (
     BATCHES,
     QUERY,
@@ -27,6 +28,7 @@ from tests.transactions.batch_life import (
     stage,
 )
 from tests.transactions.lives import BUCKET, host_of, opened
+from tests.transactions.test_commits import FAULTS, Fault
 from tiered.tiering.publish_actions import PublishActions
 from tiered.transactions import log_renewal, staging
 from tiered.transactions.commits import Commits
@@ -125,6 +127,71 @@ def test_staged_rows_outlive_the_renewals_of_the_log(
     with tiered.open(tmp_path / "data", settings=stepwise(offload="off")) as store:
         assert not put(store, 7)
         assert batches_in(found_in(store)) == [8]
+
+
+@pytest.mark.parametrize("kind", FAULTS)
+def test_a_failed_operation_leaves_no_part_of_a_batch(kind: str, tmp_path: Path) -> None:
+    """Whatever the error says, the batch is there wholly or not once the store is open again, and is taken again or known."""
+    error, names = FAULTS[kind]
+    failures = 0
+    for step in range(0, 400, 3):
+        (tmp_path / f"{step}").mkdir()
+        recorder = Recorder(tmp_path / f"{step}")
+        store = opened(recorder)
+        store.create_topic("eu", partitions=2)
+        store.create_topic("us")
+        assert put(store, 0)
+        recorder.fault = fault = Fault(step, error, names)
+        certain = [0]
+        for number in range(1, 5):
+            staged = []
+            for _ in range(2):  # the second time as a driver that got an error, or no answer
+                with suppress(tiered.TieredError, OSError):
+                    staged = staged or [stage(store, batch_rows(number))]
+                    store.staging.commit(None, QUERY, number, staged)
+                    certain.append(number)
+                    break
+        recorder.fault = None
+        let_go(store)
+        with tiered.open(tmp_path / f"{step}/data", settings=stepwise(offload="off")) as again:
+            there = batches_in(found_in(again))
+            assert set(certain) <= set(there)
+            for number in range(5):
+                if number not in there and number > max(there):
+                    assert put(again, number)
+                else:
+                    assert not put(again, number)
+            assert set(batches_in(found_in(again))) >= set(there)
+        shutil.rmtree(tmp_path / f"{step}")
+        if fault.left >= 0:
+            break
+        failures += certain != [0, 1, 2, 3, 4]
+    assert fault.left >= 0
+    assert failures
+
+
+def test_a_batch_that_may_not_be_durable_is_not_called_done(tmp_path: Path) -> None:
+    """Its record is in the file after a failed sync, and a power cut may take it: the driver is not to go on."""
+    recorder = Recorder(tmp_path)
+    store = opened(recorder)
+    store.create_topic("eu", partitions=2)
+    store.create_topic("us")
+    assert put(store, 1)
+    staged = [stage(store, batch_rows(2))]
+    recorder.fault = AllFail()
+    for _ in range(2):
+        with pytest.raises(tiered.PartitionPoisoned):
+            store.staging.commit(None, QUERY, 2, staged)
+    recorder.fault = None
+    let_go(store)
+
+
+class AllFail:
+    """Lets every sync fail."""
+
+    def __call__(self, name: str) -> None:
+        if name == "sync":
+            raise OSError(5, "Input/output error (injected)")
 
 
 # -- the bucket --------------------------------------------------------------------------------------

@@ -42,10 +42,20 @@ class StagedLog:
             topic = self._log.writable()
         topic.writer(0).sync_to(end)
 
-    def last_batch(self, query: str) -> int:
-        """Return the number of the last batch of a query; -1 before the first."""
+    def has_batch(self, query: str, number: int) -> bool:
+        """Whether the log has a batch of a query, or a later one; then it is durable.
+
+        Raises
+        ------
+        PartitionPoisoned
+            The disk failed, so that this is unknown until the store is open again.
+        """
         with self._log.lock:
-            return self._log.current().batches.last(query)
+            there = self._log.current().batches.last(query) >= number
+            topic, end = self._log.topic, self._log.end
+        if there and topic is not None:
+            topic.writer(0).sync_to(end)
+        return there
 
     def places(self, batch: Batch) -> dict[Place, PlaceRows]:
         """Return what the rows of a batch are in each partition.

@@ -198,7 +198,7 @@ class Staging:
             raise ConfigError("an attempt is committed twice: its rows would be appended twice")
         decided = Batch(self._key(topic, query), batch, tuple(staged))
         with self._lock_of(decided.query):
-            if self._log.last_batch(decided.query) >= batch:
+            if self._log.has_batch(decided.query, batch):
                 self._log.drop(decided.query)
                 _log.info("batch %d of %s is in the log already", batch, query)
                 return False
