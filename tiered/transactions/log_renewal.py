@@ -153,7 +153,6 @@ class LogRenewal:
                 row["records"] = records
             log.tables.decided.forget([item])
             log.append_whole(topic, [row], now_us)
-            log.tables.staged.clear()
         self._delete_before(topic, start)
 
     def _append_staged(self, topic: OpenTopic, before: int) -> None:

@@ -69,10 +69,11 @@ class LogTables:
             self.outcomes.add(row["session"], offset, tuple(parts_in(row["parts"])))
         elif kind == BATCH:
             self.batches.add(row["id"], int(row["number"]), time_us)
-            # What else was staged for the query is of tasks that were repeated.
-            self.staged.drop(row["id"])
         elif kind == BATCHES:
             self.batches.apply_note(row["note"])
+        if kind == BATCH or row.get("records"):
+            # What else was staged for the query is of tasks that were repeated.
+            self.staged.drop(row["id"])
         if kind in (BEGIN, TRANSACTION) and row["id"]:
             self.decided.use(row["id"], row["session"])
         self.records += 1
