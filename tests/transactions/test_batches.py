@@ -27,8 +27,8 @@ from tests.transactions.batch_life import (
     put,
     stage,
 )
+from tests.transactions.faults import FAULTS, Fault
 from tests.transactions.lives import BUCKET, host_of, opened
-from tests.transactions.test_commits import FAULTS, Fault
 from tiered.tiering.publish_actions import PublishActions
 from tiered.transactions import log_renewal, staging
 from tiered.transactions.commits import Commits

@@ -15,6 +15,7 @@ from tests.support.budget import thinned
 from tests.support.disk_model import Image
 from tests.support.recorder import Recorder
 from tests.support.stores import let_go, stepwise, values
+from tests.transactions.faults import FAULTS, Fault
 from tests.transactions.lives import (
     BUCKET,
     ORDINARY,
@@ -129,26 +130,6 @@ def test_each_protective_step_is_needed(name: str, tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(*STEPS[name])
     with pytest.raises(AssertionError):
         check_crashes(Life(tmp_path / "life"), tmp_path)
-
-
-class Fault:
-    """Lets one operation of a disk fail."""
-
-    def __init__(self, step: int, error: Callable[[], Exception], names: tuple[str, ...]) -> None:
-        self.left, self.error, self.names = step, error, names
-
-    def __call__(self, name: str) -> None:
-        if name in self.names:
-            self.left -= 1
-            if self.left == -1:
-                raise self.error()
-
-
-FAULTS: dict[str, tuple[Callable[[], Exception], tuple[str, ...]]] = {
-    "no room": (lambda: DiskFull("no room (injected)"), ("write", "create", "reserve")),
-    "a failed write": (lambda: OSError(5, "Input/output error (injected)"), ("write", "truncate")),
-    "a failed sync": (lambda: OSError(5, "Input/output error (injected)"), ("sync", "sync_directory")),
-}
 
 
 @pytest.mark.parametrize("kind", FAULTS)
