@@ -13,7 +13,7 @@ import pytest
 import tiered
 from tests.support.budget import rounds, seconds_of
 from tests.support.byte_search import files_with
-from tests.support.log_history import Days, LogHistory, Moment
+from tests.support.log_history import PARTITIONS, Days, LogHistory, Moment
 from tests.support.stores import stepwise
 from tiered.tiering import erasures, store_sweep, table_passes
 
@@ -87,6 +87,24 @@ class History(LogHistory):
         # A request that no pass has brought to the bucket is lost with the disk.
         self.store.tierer.erasures.exchange()
         super().go_back()
+
+    def lose_disk(self) -> None:
+        """Lose the disk while some partitions are published, and the transaction log with them."""
+        if self.is_in_bucket():
+            self.store.tierer.erasures.exchange()
+            self.topic.flush()
+            for partition in self.dice.sample(range(PARTITIONS), self.dice.randrange(PARTITIONS)):
+                self.store.tierer.tails.publish(self.topic.meta, partition)
+            known = {row["n"]: row for row in (self.rows | self.deleted).values()}
+            self.restore_at(None)
+            self.deleted = {}
+            table = self.topic.scan(columns=["partition", "offset", "n"]).to_arrow()
+            self.rows = {
+                (row["partition"], row["offset"]): known[row["n"]]
+                for row in table.to_pylist()
+                if row["n"] in known
+            }
+            self.check()
 
     def gone_back(self, moment: Moment) -> None:
         """What was asked to be erased since is erased again."""
@@ -162,17 +180,25 @@ ACTIONS = {
     "read": 2, "delete_before": 1, "restart": 1, "killed": 2, "restore": 1,
     "remember": 2, "go_back": 1,
 }  # fmt: skip
+LOSING = ACTIONS | {"lose_disk": 3, "transact": 4}
 
 
-# The last two were found by a long run: an erasure that was done too early, and one that never was.
-@pytest.mark.parametrize(("seed", "steps"), [*((seed, 40) for seed in range(5)), (30514, 50), (30089, 50)])
+# The last three were found by a long run: erasures that were done too early, and one that never was.
+@pytest.mark.parametrize(
+    ("seed", "steps"), [*((seed, 40) for seed in range(5)), (30514, 50), (30089, 50), (40131, 50)]
+)
 def test_nothing_is_left_of_what_was_erased(tmp_path: Path, days: Days, seed: int, steps: int) -> None:
     History(tmp_path, random.Random(seed), days).run(ACTIONS, steps)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_nothing_comes_back_with_a_lost_disk(tmp_path: Path, days: Days, seed: int) -> None:
+    History(tmp_path, random.Random(seed), days).run(LOSING, 40)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_nothing_is_left_in_many_histories(tmp_path: Path, days: Days) -> None:
     for number, dice in enumerate(rounds(seconds_of(0.05))):
-        History(tmp_path / f"{number}", dice, days).run(ACTIONS, 120)
+        History(tmp_path / f"{number}", dice, days).run(LOSING if number % 2 else ACTIONS, 120)
         shutil.rmtree(tmp_path / f"{number}")

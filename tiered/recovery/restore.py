@@ -29,7 +29,7 @@ from uuid import UUID, uuid4
 from ..base.caller import whoami
 from ..base.units import format_duration, to_us
 from ..cold.manifest.commit import Committer
-from ..cold.manifest.erasures import limit_horizons
+from ..cold.manifest.erasures import change_ledger
 from ..cold.manifest.partition_manifest import PartitionManifest
 from ..cold.manifest.restores import IntentHolder
 from ..cold.manifest.store_documents import DELETED, StoreDocuments
@@ -76,6 +76,7 @@ from .bucket_check import (
     utc_text,
     verify_bucket,
 )
+from .completed_ends import CompletedEnds
 from .point_in_time import rewind_head
 from .topics_at_time import TopicAt, revive_topic
 
@@ -205,8 +206,7 @@ class _Restore:
         self._store_id = store_id
         self._features = features
         self._cuts: tuple[TransactionsCut, ...] = ()
-        self._ends: dict[tuple[UUID, int], int] = {}
-        self._log_end: int | None = None
+        self._ends = CompletedEnds()
         self._binding = binding
         self._host = host
         self._fs: FileSystem = host.fs
@@ -257,7 +257,7 @@ class _Restore:
         if ERASURES_FEATURE in self._features:
             # Before the store can be opened: later appends take the offsets of records that are lost, and are no business
             # of an earlier erasure.
-            limit_horizons(self._bucket, self._ends, self._log_end)
+            change_ledger(self._bucket, self._ends.limit)
 
     def _write_mark(self, restore_id: str, lineage: int | None = None) -> None:
         begun = {} if lineage is None else {"lineage": lineage}
@@ -337,15 +337,20 @@ class _Restore:
                     beyond=keeps_all_records(meta, self._features),
                 )
             )
-        end = self._ends[meta.topic_id, partition] = head.end_offset
+        end = head.end_offset
         if keeps_all_records(meta, self._features):
-            self._cuts, self._log_end = _cuts(head), end
+            self._cuts = _cuts(head)
+            if ERASURES_FEATURE in self._features:
+                self._ends.add_log(cold, head, meta, self._cuts)
         directory = self._catalog.partition_directory(meta.name, partition)
         write_lineage(self._fs, directory, epoch)
         if head.start_offset:
             write_start_offset(self._fs, directory, head.start_offset)
-        last = cold.entries(head, end - 1, end)
-        self._segment(directory, meta, partition, epoch, end, last[-1] if last else None)
+        entries = cold.entries(head, end - 1, end)
+        last = entries[-1] if entries else None
+        producers = _producers(cold, last, end)
+        self._ends.add(meta, partition, end, producers)
+        self._segment(directory, meta, partition, epoch, end, last, producers)
 
     def _claim(self, committer: Committer, intent: IntentHolder) -> int:
         try:
@@ -367,11 +372,11 @@ class _Restore:
         epoch: int,
         base: int,
         last: ObjectEntry | None,
+        producers: tuple[ProducerState, ...],
     ) -> None:
         """Write the empty segment that holds the end offset."""
         # Append times must not decrease along the log.
         created_us = max(self._host.clock(), last.last_append_us if last else 0)
-        cold = PartitionManifest(self._bucket.store, meta.name, meta.topic_id, partition)
         header = first_header(
             self._store_id,
             meta,
@@ -380,7 +385,7 @@ class _Restore:
             created_us,
             lineage_epoch=epoch,
             prev_origin_hash=last.origin_hash if last and last.sealed else "",
-            producers=_producers(cold, last, base),
+            producers=producers,
         )
         SegmentWriter.create(self._fs, directory, header).close()
 

@@ -19,13 +19,13 @@ from ..errors import CorruptionError, ObjectNotFound
 from ..format.erasure import LedgerEntry
 from ..format.predicate import In
 from ..format.row_filter import RowFilter
-from ..format.schema import TRANSACTIONS_TOPIC
 from ..format.topic_meta import TopicMeta
 from ..table.table_sweep import stale_files
 from ..warm.catalog import deletions
 from ..warm.old_stage import STAGE_DIRECTORY
 from ..warm.writer_requests import REQUEST_FILE
 from .erase_actions import horizon_of, plain_values
+from .erase_log import LogTraces
 from .local_actions import LocalActions
 from .partition_handle import PartitionHandle
 
@@ -33,12 +33,19 @@ _DAMAGED_PREFIX = ".damaged-"
 
 
 class Traces:
-    """Looks for traces of erasures in one open store."""
+    """Looks for traces of erasures in one open store.
+
+    Attributes
+    ----------
+    log
+        Looks for them in the transaction log.
+    """
 
     def __init__(self, context: StoreContext, topics: OpenTopics, local: LocalActions) -> None:
         self._context = context
         self._topics = topics
         self._local = local
+        self.log = LogTraces(context, topics)
         # Orphans that were read and have no such record; objects never change.
         self._clean: set[tuple[UUID, str]] = set()
         # The rows that an early build had staged, at the first look for an erasure.
@@ -57,9 +64,7 @@ class Traces:
         CorruptionError, UnsupportedFormat, OSError
         """
         yield from self._files(erasure, meta)
-        log = self._transaction_log(erasure)
-        if log is not None:
-            yield from self._rows_of_transactions(erasure, log)
+        yield from self.log.here(erasure)
 
     def in_bucket(self, erasure: LedgerEntry, meta: TopicMeta | None) -> Iterator[str]:
         """Yield what is left in the bucket, one line each; old versions of objects that are gone are deleted.
@@ -68,9 +73,7 @@ class Traces:
         ------
         CorruptionError, UnsupportedFormat, ColdStorageError
         """
-        log = self._transaction_log(erasure)
-        if log is not None:
-            yield from self._published_transactions(erasure, log)
+        yield from self.log.in_bucket(erasure)
         if meta is None:
             yield from self._of_deleted_topic(erasure)
         else:
@@ -101,38 +104,7 @@ class Traces:
             if (handle.directory / REQUEST_FILE).exists() and not self._local.forget_recent(handle):
                 yield f"the writer of {meta.name}/{partition}, another process, has not taken its request yet"
 
-    def _transaction_log(self, erasure: LedgerEntry) -> PartitionHandle | None:
-        """Return the transaction log, if it may hold rows from before the erasure was called."""
-        if not erasure.called_log_end or TRANSACTIONS_TOPIC not in self._topics.topic_names():
-            return None
-        return PartitionHandle.named(self._topics, TRANSACTIONS_TOPIC, 0)
-
-    def _rows_of_transactions(self, erasure: LedgerEntry, log: PartitionHandle) -> Iterator[str]:
-        local = log.local()
-        if local.start_offset < erasure.log_end:
-            yield (
-                f"the transaction log begins at offset {local.start_offset} and may hold rows up to {erasure.log_end}; "
-                "its writer shortens it with a later transaction, or when the store is closed"
-            )
-        for segment in local.segments:
-            base = segment.header.base_offset
-            if base < min(erasure.log_end, segment.end_offset):
-                yield f"{segment.path} may hold rows of old transactions; a pass deletes it"
-
     # -- the bucket ------------------------------------------------------------------------------
-
-    def _published_transactions(self, erasure: LedgerEntry, log: PartitionHandle) -> Iterator[str]:
-        prefix = log.manifest.keys.data_prefix
-        listed = list(self._context.tiers.object_store.list(prefix))
-        named = self._live(log.meta)
-        for info in listed:
-            name = parse_object_name(info.key.removeprefix(prefix))
-            if name is None:
-                continue
-            # What a restore has undone reaches up to the end at the call.
-            end = erasure.log_end if str(name) in named else erasure.called_log_end
-            if name.base_offset < end:
-                yield f"{info.key} may hold rows of old transactions; a sweep deletes it"
 
     def _of_deleted_topic(self, erasure: LedgerEntry) -> Iterator[str]:
         tombstone = topic_key(erasure.topic, erasure.topic_id)
@@ -207,7 +179,7 @@ class Traces:
     def _uploads_and_versions(self, erasure: LedgerEntry) -> Iterator[str]:
         """Yield unfinished uploads; delete old versions, which are of objects that are gone: no name is used twice."""
         store = self._context.tiers.object_store
-        log = self._transaction_log(erasure)
+        log = self.log.log(erasure)
         prefixes = [topic_prefix(erasure.topic, erasure.topic_id)]
         if log is not None:
             prefixes.append(topic_prefix(log.meta.name, log.meta.topic_id))

@@ -138,13 +138,20 @@ class Erasures:
                 self._delete_segments(handle, horizon, erasure)
 
     def _delete_segments(self, handle: PartitionHandle, horizon: int, erasure: LedgerEntry) -> None:
+        loaded = handle.manifest.load()
+        published = 0 if loaded is None else loaded.head.end_offset
         local = handle.local().segments
         for at, segment in enumerate(local):
             base, end = segment.header.base_offset, segment.end_offset
-            if base >= horizon or base == end:
+            # What is in no object yet is checked once it is in one.
+            if base >= min(horizon, published) or base == end:
                 continue
             reason = f"erasure {erasure.number} was carried out elsewhere"
             if at == len(local) - 1:
+                # What the disk lacked of transactions after a restore lies in it, and may be published by now.
+                entries = () if loaded is None else handle.manifest.entries(loaded.head, base, end)
+                if all(item.record_count == item.end_offset - item.base_offset for item in entries):
+                    continue
                 raise ColdStorageError(f"{segment.path} stays, as the newest segment, although {reason}")
             self._local.evict_local(
                 EvictLocal(
@@ -199,7 +206,7 @@ class Erasures:
             )
         meta = self._meta(erasure)
         if self._context.lifecycle.writes:
-            self._context.commits.shorten_log(erasure.log_end)
+            self._context.commits.shorten_log(self._traces.log.end(erasure))
         trace = next(self._traces.here(erasure, meta), None)
         if trace is None and self._may_look(erasure):
             swept = self._swept()

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from typing import Any
-from uuid import UUID
 
 from ...errors import CorruptionError, ObjectNotFound
 from ...format.erasure import (
@@ -42,38 +40,17 @@ def exchange_ledger(documents: StoreDocuments, ours: Sequence[LedgerEntry]) -> t
     return merged
 
 
-def limit_horizons(
-    documents: StoreDocuments, ends: Mapping[tuple[UUID, int], int], log_end: int | None
-) -> None:
-    """Let no open erasure concern offsets from the ends of these partitions on.
-
-    Parameters
-    ----------
-    ends
-        By topic's id and partition.
-    log_end
-        The end of the transaction log; None without one.
+def change_ledger(documents: StoreDocuments, change: Callable[[LedgerEntry], LedgerEntry]) -> None:
+    """Change each erasure in the bucket; what a joined ledger takes back has no effect.
 
     Raises
     ------
     CorruptionError, UnsupportedFormat, ColdStorageError
     """
     known = read_ledger(documents)
-    limited = tuple(
-        entry
-        if entry.done_us is not None
-        else replace(
-            entry,
-            horizons=tuple(
-                min(horizon, ends.get((entry.topic_id, partition), horizon))
-                for partition, horizon in enumerate(entry.horizons)
-            ),
-            log_end=entry.log_end if log_end is None else min(entry.log_end, log_end),
-        )
-        for entry in known
-    )
-    if limited != known:
-        exchange_ledger(documents, limited)
+    changed = tuple(map(change, known))
+    if changed != known:
+        exchange_ledger(documents, changed)
 
 
 def read_ledger(documents: StoreDocuments) -> tuple[LedgerEntry, ...]:

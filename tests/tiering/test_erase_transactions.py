@@ -1,0 +1,184 @@
+"""Erasures of rows that the transaction log has, too: it is written anew after crashes and restores, and then has them again."""
+
+from __future__ import annotations
+
+import shutil
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tiered
+from tests.support.byte_search import files_with
+from tests.support.clock import Clock
+from tests.support.stores import open_store, stepwise
+from tiered.engine.host import Host
+from tiered.tiering import erasures, store_sweep
+
+SETTINGS = stepwise(offload={"after": "1h", "tail_interval": "1s"}, local_retention={"age": "1h"})
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"file://{tmp_path}/bucket"
+
+
+@pytest.fixture
+def days(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Moves the clock of the bucket forward by days."""
+    ahead = timedelta()
+    real = store_sweep.server_seconds
+
+    def move(count: float) -> None:
+        nonlocal ahead
+        ahead += timedelta(days=count)
+
+    for module in (erasures, store_sweep):
+        monkeypatch.setattr(module, "server_seconds", lambda store: real(store) + ahead.total_seconds())
+    return move
+
+
+def carry_out(store: tiered.Store, clock: Clock, days: Any) -> None:
+    for _ in range(5):
+        clock.advance(3600)
+        store.tier()
+        days(2)
+        store.sweep()
+    store.tier()
+    assert [(x.state, x.waits_for) for x in store.erasures()] == [("done", "")]
+
+
+def transact(store: tiered.Store, value: bytes, key: str, *topics: str) -> None:
+    with store.transaction() as transaction:
+        for topic in topics or ("t",):
+            transaction.append(topic, value, key=key)
+
+
+def values(store: tiered.Store, topic: str = "t") -> list[bytes]:
+    return store.topic(topic).scan(columns=["value"]).to_arrow()["value"].to_pylist()
+
+
+def test_a_restore_to_a_time_writes_rows_again(tmp_path: Path, url: str, clock: Clock, days: Any) -> None:
+    """Behind the end of the log at the call: the restored log has no record of later times, and all others once more."""
+    with open_store(tmp_path / "old", url, clock, settings=SETTINGS) as store:
+        store.create_topic("t")
+        transact(store, b"<of b>", "b")
+        store.topic("t").publish()
+        moment = clock() // 1000
+        clock.advance(60)
+        transact(store, b"undone", "a")
+        store.topic("t").publish()
+        store.topic("t").erase(["b"])
+        store.tierer.erasures.exchange()
+    with tiered.restore(url, tmp_path / "new", settings=SETTINGS, host=Host(clock=clock), at=moment) as store:
+        shutil.rmtree(tmp_path / "old")
+        store.tierer.erasures.exchange()
+        (erasure,) = store.erasures()
+        log = store.topic("__transactions")
+        assert log.offsets()[0].start >= erasure.entry.log_end
+        assert any("__transactions" in name for name in files_with(tmp_path / "new", b"<of b>"))
+        carry_out(store, clock, days)
+        assert values(store) == []
+    assert files_with(tmp_path, b"<of b>") == []
+
+
+def test_an_opening_after_a_crash_writes_rows_again(
+    tmp_path: Path, url: str, clock: Clock, days: Any
+) -> None:
+    """A power cut took records in front of another transaction, whose rows got lower offsets."""
+    with open_store(tmp_path / "lost", url, clock, settings=SETTINGS) as store:
+        store.create_topic("t")
+        store.create_topic("u")
+        transact(store, b"<of b>", "b")
+        store.topic("t").erase(["b"])
+        store.topic("u").append(b"first")
+        store.topic("u").flush()
+        (file,) = (tmp_path / "lost/topics/u/0").glob("*.log")
+        durable = file.read_bytes()
+        store.topic("u").append(b"lost")
+        transact(store, b"kept", "a", "u")
+        shutil.copytree(tmp_path / "lost", tmp_path / "data")
+    shutil.rmtree(tmp_path / "lost")
+    (tmp_path / "data" / file.relative_to(tmp_path / "lost")).write_bytes(durable)
+    with open_store(tmp_path / "data", url, clock, settings=SETTINGS) as store:
+        assert values(store, "u") == [b"first", b"kept"]
+        (erasure,) = store.erasures()
+        assert store.topic("__transactions").offsets()[0].start >= erasure.entry.log_end
+        carry_out(store, clock, days)
+        assert values(store) == []
+    assert files_with(tmp_path, b"<of b>") == []
+
+
+@pytest.mark.parametrize("published", [False, True])
+def test_rows_that_a_restored_store_appends_are_erased(
+    tmp_path: Path, url: str, clock: Clock, days: Any, published: bool
+) -> None:
+    """Those that were published in the transaction log only get offsets behind the end of the partition in the bucket."""
+    with open_store(tmp_path / "old", url, clock, settings=SETTINGS) as store:
+        store.create_topic("u")
+        store.create_topic("t").append(b"first", key="a")
+        store.topic("t").publish()
+        store.topic("t").append(b"lost", key="a")
+        transact(store, b"<of b>", "b", "t", "u")
+        store.topic("u").publish()
+        if published:
+            store.topic("t").publish()
+        store.topic("t").erase(["b"])
+        store.tierer.erasures.exchange()
+    with tiered.restore(url, tmp_path / "new", settings=SETTINGS, host=Host(clock=clock)) as store:
+        shutil.rmtree(tmp_path / "old")
+        before = [b"first", b"lost"] if published else [b"first"]
+        assert values(store) == [*before, b"<of b>"]
+        store.topic("t").append(b"later", key="b")
+        carry_out(store, clock, days)
+        assert values(store) == [*before, b"later"]
+
+
+def test_undone_rows_in_the_log_alone_are_waited_for(
+    tmp_path: Path, url: str, clock: Clock, days: Any
+) -> None:
+    """The restore undid a transaction of which only the log was published."""
+    with open_store(tmp_path / "lost", url, clock, settings=SETTINGS) as store:
+        for topic in "tu":
+            store.create_topic(topic).append(b"first", key="a")
+            store.topic(topic).publish()
+        transact(store, b"first", "a", "u")
+        store.topic("u").publish()
+        moment = clock() // 1000
+        clock.advance(60)
+        store.topic("__transactions").roll()
+        transact(store, b"undone", "a", "t", "u")
+        store.topic("u").publish()
+        # A restore takes over the first object of the log that is later, but not the next one.
+        clock.advance(60)
+        store.topic("__transactions").roll()
+        store.topic("t").flush()
+        (file,) = (tmp_path / "lost/topics/t/0").glob("*.log")
+        durable = file.read_bytes()
+        store.topic("t").append(b"lost")
+        transact(store, b"<of b>", "b", "t", "u")
+        store.topic("u").publish()
+        shutil.copytree(tmp_path / "lost", tmp_path / "old")
+    # A power cut: the rows get a lower offset than their first record says, below the horizon.
+    shutil.rmtree(tmp_path / "lost")
+    (tmp_path / "old" / file.relative_to(tmp_path / "lost")).write_bytes(durable)
+    with open_store(tmp_path / "old", url, clock, settings=SETTINGS) as store:
+        assert values(store) == [b"first", b"undone", b"<of b>"]
+        store.topic("t").erase(["b"])
+        store.tierer.erasures.exchange()
+    with tiered.restore(url, tmp_path / "new", settings=SETTINGS, host=Host(clock=clock), at=moment) as store:
+        shutil.rmtree(tmp_path / "old")
+        # One object at a time: a sweep deletes no more than `sweep.objects_max`.
+        few = SETTINGS.sweep.__class__(objects_max=1)
+        store.context.settings = SETTINGS.model_copy(update={"sweep": few})
+        for _ in range(20):
+            clock.advance(3600)
+            store.tier()
+            in_log = [name for name in files_with(tmp_path, b"<of b>") if "/__transactions/" in name]
+            (erasure,) = store.erasures()
+            assert in_log == [] or erasure.state != "done"
+            days(2)
+            store.sweep()
+        assert erasure.state == "done"
+    assert [name for name in files_with(tmp_path, b"<of b>") if "/u/" not in name] == []

@@ -1,0 +1,103 @@
+"""Where the partitions of a restored store end once its transactions are complete.
+
+Rows of a transaction can be in the bucket in the transaction log only. The first opening appends them to their partitions,
+behind what the bucket has of these, before anything else (`transactions.commits`). An erasure that was called after such a
+transaction concerns these rows, and no later one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from uuid import UUID
+
+from ..cold.fetch.object_reader import read_object
+from ..cold.manifest.partition_manifest import PartitionManifest
+from ..format.erasure import LedgerEntry
+from ..format.manifest import Head
+from ..format.segment_facts import ProducerState
+from ..format.timestamps import to_datetime
+from ..format.topic_meta import TopicMeta
+from ..transactions.parts import TRANSACTIONS_PRODUCER, Part, parts_in
+from ..warm.catalog import TransactionsCut
+
+_COLUMNS = ["offset", "timestamp", "parts", "applied"]
+
+Place = tuple[UUID, int]
+
+
+class CompletedEnds:
+    """The ends of partitions in the bucket, and the transactions that will be completed."""
+
+    def __init__(self) -> None:
+        self._ends: dict[Place, int] = {}
+        self._numbers: dict[Place, int] = {}
+        self._log_end: int | None = None
+        self._open: list[tuple[int, Sequence[Part]]] = []
+
+    def add(self, meta: TopicMeta, partition: int, end: int, producers: Iterable[ProducerState]) -> None:
+        """Add a partition as it is restored, with the producers at its end."""
+        place = meta.topic_id, partition
+        self._ends[place] = end
+        numbers = (item.last_sequence for item in producers if item.producer_id == TRANSACTIONS_PRODUCER)
+        self._numbers[place] = next(numbers, -1)
+
+    def add_log(
+        self, cold: PartitionManifest, head: Head, meta: TopicMeta, cuts: Sequence[TransactionsCut]
+    ) -> None:
+        """Read the open transactions of the restored log; those of `cuts` do not count.
+
+        Raises
+        ------
+        CorruptionError, ColdStorageError
+        """
+        self._log_end, applied = head.end_offset, 0
+        if "parts" not in meta.schema.names:
+            return
+        for entry in cold.entries(head):
+            key = cold.keys.data(entry.name)
+            for batch in read_object(
+                cold.store, key, entry, meta.schema, columns=_COLUMNS, start_offset=head.start_offset
+            ):
+                for row in batch.to_pylist():
+                    offset = row["offset"]
+                    times_us = [cut.at_us for cut in cuts if offset < cut.end_offset]
+                    if times_us and row["timestamp"] > to_datetime(min(times_us)):
+                        continue
+                    applied = max(applied, row["applied"] or 0)
+                    if row["parts"]:
+                        self._open.append((offset, tuple(parts_in(row["parts"]))))
+        self._open = [item for item in self._open if item[0] >= applied]
+
+    def limit(self, erasure: LedgerEntry) -> LedgerEntry:
+        """Return an open erasure that concerns nothing that will be appended after the restore."""
+        if erasure.done_us is not None:
+            return erasure
+        log_end = erasure.log_end if self._log_end is None else min(erasure.log_end, self._log_end)
+        return replace(
+            erasure,
+            horizons=tuple(
+                min(horizon, self._end_of(erasure, partition, horizon))
+                for partition, horizon in enumerate(erasure.horizons)
+            ),
+            log_end=log_end,
+        )
+
+    def _end_of(self, erasure: LedgerEntry, partition: int, horizon: int) -> int:
+        """Return where a partition will end behind the rows of all transactions from before an erasure."""
+        place = erasure.topic_id, partition
+        end = self._ends.get(place)
+        if end is None:
+            return horizon
+        number = self._numbers[place]
+        for offset, parts in self._open:
+            for part in parts:
+                # A record behind the end at the call may have been written again.
+                if part.place == place and (offset < erasure.log_end or part.first_offset < horizon):
+                    last = part.first_number + part.rows - 1
+                    missing = last - max(part.first_number - 1, number)
+                    if missing == part.rows and part.first_offset + missing <= end:
+                        missing = 0  # deleted; see `Commits`
+                    end += max(0, missing)
+                    number = max(number, last)
+        return end

@@ -1,0 +1,159 @@
+"""Rows of an erasure that the transaction log has: in its segments on this disk, and in its objects.
+
+A record may have such rows if it lies before the end of the log at the call, or if its rows lie below a horizon. The latter are
+records that a writer has written again: when it opens the log after a crash or a restore, it appends all open transactions once
+more, if rows have other offsets than the log says, or records were undone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from uuid import UUID
+
+import pyarrow as pa
+
+from ..cold.fetch.object_reader import read_object
+from ..cold.manifest.keys import parse_object_name
+from ..cold.upkeep.inspect import rebuild_entry
+from ..engine.context import StoreContext
+from ..engine.open_topics import OpenTopics
+from ..errors import CorruptionError, ObjectNotFound
+from ..format.erasure import LedgerEntry
+from ..format.schema import TRANSACTIONS_TOPIC
+from ..reader.read import read_splits
+from ..reader.rows import Query
+from ..reader.splits import Split, Tier, WarmSource
+from ..warm.segment_reader import SegmentFile
+from .partition_handle import PartitionHandle
+
+_COLUMNS = ("offset", "parts")
+
+
+class LogTraces:
+    """Looks for rows of erasures in the transaction log of one open store."""
+
+    def __init__(self, context: StoreContext, topics: OpenTopics) -> None:
+        self._context = context
+        self._topics = topics
+        # By erasure: the offset before which records may have such rows, and up to where the local log was read.
+        self._ends: dict[UUID, tuple[int, int]] = {}
+        # Objects that were read and have no such row; objects never change.
+        self._clean: set[tuple[UUID, str]] = set()
+
+    def log(self, erasure: LedgerEntry) -> PartitionHandle | None:
+        """Return the transaction log, if it may hold rows from before the erasure was called."""
+        if not erasure.called_log_end or TRANSACTIONS_TOPIC not in self._topics.topic_names():
+            return None
+        return PartitionHandle.named(self._topics, TRANSACTIONS_TOPIC, 0)
+
+    def end(self, erasure: LedgerEntry) -> int:
+        """Return the offset of the log before which records may have rows of an erasure, as far as it is known.
+
+        Reads what the local log has beyond the last call.
+
+        Raises
+        ------
+        CorruptionError, UnsupportedFormat, OSError
+        """
+        end, read = self._ends.get(erasure.id, (erasure.log_end, erasure.log_end))
+        log = self.log(erasure)
+        if log is None:
+            return end
+        for segment in log.local().segments:
+            start = max(read, segment.header.base_offset)
+            if start < segment.end_offset:
+                end = max(
+                    end, _end_of_rows(self._local(log, segment, start), erasure.topic_id, erasure.horizons)
+                )
+                read = segment.end_offset
+        self._ends[erasure.id] = end, read
+        return end
+
+    def here(self, erasure: LedgerEntry) -> Iterator[str]:
+        """Yield what this disk has of it, one line each; see `Traces.here`."""
+        log = self.log(erasure)
+        if log is None:
+            return
+        end, local = self.end(erasure), log.local()
+        if local.start_offset < end:
+            yield (
+                f"the transaction log begins at offset {local.start_offset} and may hold rows up to {end}; "
+                "its writer shortens it with a later transaction, or when the store is closed"
+            )
+        for segment in local.segments:
+            if segment.header.base_offset < min(end, segment.end_offset):
+                yield f"{segment.path} may hold rows of old transactions; a pass deletes it"
+
+    def in_bucket(self, erasure: LedgerEntry) -> Iterator[str]:
+        """Yield what the bucket has of it, one line each; see `Traces.in_bucket`."""
+        log = self.log(erasure)
+        if log is None:
+            return
+        manifest = log.manifest
+        prefix = manifest.keys.data_prefix
+        # Listed first: an object that is published in between is named by the head.
+        listed = list(manifest.store.list(prefix))
+        loaded = manifest.load()
+        named = {entry.name for entry in manifest.entries(loaded.head)} if loaded is not None else set()
+        for info in listed:
+            name = info.key.removeprefix(prefix)
+            parsed = parse_object_name(name)
+            if parsed is not None and self._may_hold(erasure, log, name, parsed.base_offset, name in named):
+                yield f"{info.key} may hold rows of old transactions; a sweep deletes it"
+
+    def _may_hold(
+        self, erasure: LedgerEntry, log: PartitionHandle, name: str, base_offset: int, named: bool
+    ) -> bool:
+        # What a restore has undone reaches up to the ends at the call.
+        if base_offset < (erasure.log_end if named else erasure.called_log_end):
+            return True
+        key = log.manifest.keys.data(name)
+        if (erasure.id, key) in self._clean:
+            return False
+        horizons = erasure.horizons if named else erasure.called_horizons
+        try:
+            end = _end_of_rows(self._in_object(log, key), erasure.topic_id, horizons)
+        except ObjectNotFound:
+            return False  # swept since
+        except CorruptionError:
+            return True
+        if not end:
+            if not named:  # as an orphan it is looked at with other horizons
+                self._clean.add((erasure.id, key))
+            return False
+        if named:
+            before, read = self._ends.get(erasure.id, (erasure.log_end, erasure.log_end))
+            self._ends[erasure.id] = max(before, end), read
+        return True
+
+    def _local(self, log: PartitionHandle, segment: SegmentFile, start: int) -> Iterator[pa.RecordBatch]:
+        if "parts" not in segment.header.schema.names:
+            return
+        source = WarmSource(str(segment.path), segment.header.segment_id, segment)
+        split = Split(log.meta.name, 0, start, segment.end_offset, Tier.WARM, segment.bytes, source)
+        yield from read_splits(
+            self._context.tiers,
+            log.meta,
+            [split],
+            Query(columns=_COLUMNS),
+            check=self._context.lifecycle.check,
+        )
+
+    def _in_object(self, log: PartitionHandle, key: str) -> Iterator[pa.RecordBatch]:
+        store, schema = log.manifest.store, log.meta.schema
+        if "parts" in schema.names:
+            yield from read_object(store, key, rebuild_entry(store, key), schema, columns=[*_COLUMNS])
+
+
+def _end_of_rows(batches: Iterable[pa.RecordBatch], topic_id: UUID, horizons: Sequence[int]) -> int:
+    """Return the offset behind the last record with rows of a topic below its horizons; 0 without one."""
+    end = 0
+    for batch in batches:
+        for row in batch.to_pylist():
+            for part in row["parts"] or ():
+                partition = part["partition"]
+                if part["topic_id"] == str(topic_id) and part["first_offset"] < (
+                    horizons[partition] if partition < len(horizons) else 0
+                ):
+                    end = row["offset"] + 1
+    return end
