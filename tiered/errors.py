@@ -23,6 +23,7 @@
     │   └── ColdStorageError       ``retryable`` says whether waiting can help
     │       ├── ObjectNotFound     the object store's 404 only
     │       ├── PreconditionFailed a conditional write met another state
+    │       ├── ObjectsHeld        Object Lock of the bucket keeps old versions
     │       └── RestoreUnderWay    another host restores the store: nothing is published meanwhile
     └── the data is damaged: see docs/runbook.md
         ├── CorruptionError        carries where, position and offsets
@@ -187,6 +188,10 @@ class ObjectNotFound(ColdStorageError):
 
 class PreconditionFailed(ColdStorageError):
     """A conditional write found the object in another state than its condition."""
+
+
+class ObjectsHeld(ColdStorageError):
+    """Versions of objects were not deleted, since Object Lock or a legal hold of the bucket keeps them."""
 
 
 class RestoreUnderWay(ColdStorageError):

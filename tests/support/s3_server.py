@@ -111,6 +111,10 @@ class S3:
         By the upload's id.
     keeps_versions
         Whether what `DeleteObjects` deletes stays as an old version.
+    held_until
+        Until when Object Lock holds every version, old and new ones; None without one.
+    legal_hold
+        Whether every version has a legal hold.
     old
         Old versions: by ``bucket/key`` and their id.
     counts
@@ -122,6 +126,8 @@ class S3:
         self.objects: dict[str, Stored] = {}
         self.uploads: dict[str, Unfinished] = {}
         self.keeps_versions = False
+        self.held_until: datetime | None = None
+        self.legal_hold = False
         self.old: dict[tuple[str, str], Stored] = {}
         self.counts: Counter[str] = Counter()
         self.fault = fault
@@ -184,7 +190,19 @@ class S3:
         headers["Content-Range"] = f"bytes {first}-{end - 1}/{size}"
         return Answer(206, memoryview(found.data)[first:end], headers)
 
-    HeadObject = GetObject
+    def HeadObject(self, request: Request) -> Answer:
+        version = request.query.get("versionId")
+        if version is None:
+            answer = self.GetObject(request)
+        elif (request.place, version) in self.old:
+            answer = Answer(200)
+        else:
+            raise Refused(404, "NoSuchVersion")
+        held = {"x-amz-object-lock-legal-hold": "ON"} if self.legal_hold else {}
+        if self.held_until is not None:
+            until = self.held_until.strftime("%Y-%m-%dT%H:%M:%S.000Z")
+            held |= {"x-amz-object-lock-mode": "COMPLIANCE", "x-amz-object-lock-retain-until-date": until}
+        return replace(answer, headers={**answer.headers, **held})
 
     def DeleteObject(self, request: Request) -> Answer:
         with self._lock:
@@ -194,6 +212,15 @@ class S3:
 
     def DeleteObjects(self, request: Request) -> Answer:
         keys, versions = deleted_by(request), _texts(request, "VersionId")
+        if versions and (self.held_until is not None or self.legal_hold):
+            return _document(
+                "DeleteResult",
+                *(
+                    f"<Error><Key>{escape(key)}</Key><VersionId>{version}</VersionId><Code>AccessDenied</Code>"
+                    "<Message>Access Denied because object protected by object lock.</Message></Error>"
+                    for key, version in zip(keys, versions, strict=True)
+                ),
+            )
         with self._lock:
             for place in (_home(request) + key for key in keys):
                 if versions:

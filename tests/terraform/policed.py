@@ -32,11 +32,12 @@ class Policed(S3):
         )
         condition = "match" if "if-match" in request.headers else ""
         tagged = "x-amz-tagging" in request.headers
-        version = operation == "DeleteObjects" and b"<VersionId>" in request.body
+        version = "versionId" in request.query
+        version |= operation == "DeleteObjects" and b"<VersionId>" in request.body
         for each in keys:
             if permitted(self.policy, Asked(operation, each, condition, tagged, version), encrypted=False):
                 return refusal(403, "AccessDenied")
         missing = operation in ("GetObject", "HeadObject") and request.place not in self.objects
-        if missing and not allows(self.policy, "s3:ListBucket", BUCKET_ARN, {}):
+        if missing and not version and not allows(self.policy, "s3:ListBucket", BUCKET_ARN, {}):
             return refusal(403, "AccessDenied")
         return None

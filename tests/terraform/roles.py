@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -59,13 +60,14 @@ KINDS = {
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """One request: S3's name of the operation, the key or the prefix of a listing, what else permissions hang on."""
+    """One request: S3's name of the operation, the key or the prefix of a listing, what else permissions hang on: `holds` asks for holds, too."""
 
     operation: str
     key: str
     condition: str = ""
     tagged: bool = False
     version: bool = False
+    holds: bool = False
 
     @property
     def kind(self) -> str:
@@ -85,11 +87,14 @@ def recording() -> Iterator[set[Asked]]:
     def noted(client: Any, operation: str, arguments: dict[str, Any]) -> Any:
         deleted = arguments.get("Delete", {}).get("Objects", ())
         keys = [item["Key"] for item in deleted]
-        version = any("VersionId" in item for item in deleted)
+        version = any("VersionId" in item for item in [*deleted, arguments])
+        # A HEAD that is about an object has its checksum, too.
+        holds = operation == "HeadObject" and "ChecksumMode" not in arguments
         place = arguments.get("Key", arguments.get("Prefix", ""))
         condition = "match" if "IfMatch" in arguments else "none" if "IfNoneMatch" in arguments else ""
         asked.update(
-            Asked(operation, key, condition, "Tagging" in arguments, version) for key in keys or [place]
+            Asked(operation, key, condition, "Tagging" in arguments, version, holds)
+            for key in keys or [place]
         )
         return call(client, operation, arguments)
 
@@ -127,8 +132,9 @@ def restoring() -> tiered.Settings:
 class Deployment:
     """A store on one host, and what its roles do one after the other."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, server: S3) -> None:
         self.folder = folder
+        self.server = server
         self.path = folder / "data"
         self.clock = Clock(time.time_ns() // 1000)
         self.before_deletion_us = 0
@@ -168,7 +174,10 @@ class Deployment:
             assert store.verify(deep=True).problems == ()
 
     def erase(self) -> None:
-        """Erase a record from every tier and all old versions, days after each other by the clock of the bucket."""
+        """Erase a record from every tier and all old versions, days after each other by the clock of the bucket.
+
+        Object Lock holds the old versions at first.
+        """
         real, days = store_sweep.server_seconds, iter(range(2, 100, 2))
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(table_passes, "HEADS_SECONDS", 0.0)
@@ -179,7 +188,10 @@ class Deployment:
                 topic.append(b"private", key="e", sync=True)
                 self._tier(store, 5 * HOUR_US)
                 erasure = topic.erase(["e"])
+                self.server.held_until = datetime.now(UTC) + timedelta(days=1)
                 while erasure.state != "done":
+                    if "Object Lock" in erasure.waits_for:
+                        self.server.held_until = None
                     ahead = 86_400 * next(days)
                     for module in (erasures, store_sweep):
                         patch.setattr(module, "server_seconds", lambda store: real(store) + ahead)  # noqa: B023
@@ -282,7 +294,7 @@ def recorded(folder: Path, server: S3, become: Callable[[str | None], None]) -> 
         client = boto3.client("s3", endpoint_url=url)
         client.create_bucket(Bucket=BUCKET)
         server.keeps_versions = True
-        deployment = Deployment(folder)
+        deployment = Deployment(folder, server)
 
         def play(role: str, *acts: Callable[[], None]) -> None:
             become(role)

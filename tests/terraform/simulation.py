@@ -64,6 +64,8 @@ _ACTIONS = {
     "ListMultipartUploads": ("s3:ListBucketMultipartUploads",),
     "ListObjectVersions": ("s3:ListBucketVersions",),
 }
+_OF_VERSIONS = {"DeleteObjects": ("s3:DeleteObjectVersion",), "HeadObject": ("s3:GetObjectVersion",)}
+_HOLDS = ("s3:GetObjectRetention", "s3:GetObjectLegalHold")
 _KMS = {
     "GetObject": ("kms:Decrypt",),
     "PutObject": ("kms:GenerateDataKey",),
@@ -73,7 +75,7 @@ _KMS = {
 }
 ACTIONS = sorted(
     {name for names in _ACTIONS.values() for name in names}
-    | {"s3:PutObjectTagging", "s3:DeleteObjectVersion"}
+    | {"s3:PutObjectTagging", "s3:DeleteObjectVersion", "s3:GetObjectVersion", *_HOLDS}
 )
 _BY_PREFIX = {"s3:ListBucket", "s3:ListBucketVersions"}
 BUCKET_ACTIONS = _BY_PREFIX | {"s3:ListBucketMultipartUploads"}
@@ -136,7 +138,9 @@ def _one_holds(operator: str, value: str | None, values: list[str]) -> bool:
 
 def needed(asked: Asked, *, encrypted: bool = True) -> Iterable[str]:
     """Return the actions that one request needs."""
-    yield from ("s3:DeleteObjectVersion",) if asked.version else _ACTIONS[asked.operation]
+    yield from _OF_VERSIONS[asked.operation] if asked.version else _ACTIONS[asked.operation]
+    if asked.holds:
+        yield from _HOLDS
     if asked.condition == "match":
         yield "s3:GetObject"
     if asked.tagged:

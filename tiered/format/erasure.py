@@ -49,7 +49,9 @@ class LedgerEntry:
     called_us, deadline_us
         When it was called, and until when it must be done.
     rewritten_us
-        When no object that the manifests name had such a record any more, nor a local file; None before.
+        When no object that the manifests name had such a record any more, nor a local file; None before. See `clean_us`.
+    outdated_us
+        A `rewritten_us` that does not hold any more: a restore to a time, or a rebuilt manifest, named objects from before.
     done_us
         When nothing of the store gave the records back any more; None before.
     rows
@@ -73,13 +75,23 @@ class LedgerEntry:
     rows: int = 0
     called_horizons: tuple[int, ...] = ()
     called_log_end: int = 0
+    outdated_us: int = 0
+
+    @property
+    def clean_us(self) -> int | None:
+        """Since when no object that the manifests name has such a record, nor a local file; None while that is not known."""
+        return None if (self.rewritten_us or 0) <= self.outdated_us else self.rewritten_us
+
+    def reopened(self) -> LedgerEntry:
+        """Return the erasure with objects that are to be checked again."""
+        return replace(self, outdated_us=max(self.outdated_us, self.rewritten_us or 0))
 
     @property
     def state(self) -> Literal["rewriting", "sweeping", "done"]:
-        """``rewriting`` until `rewritten_us`, then ``sweeping`` until `done_us`, then ``done``."""
+        """``rewriting`` until `clean_us`, then ``sweeping`` until `done_us`, then ``done``."""
         if self.done_us is not None:
             return "done"
-        return "rewriting" if self.rewritten_us is None else "sweeping"
+        return "rewriting" if self.clean_us is None else "sweeping"
 
     @property
     def values_name(self) -> str:
@@ -100,7 +112,7 @@ class LedgerEntry:
 _TYPES: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("topic", "column", "reason", "caller"), (str,)),
     **dict.fromkeys(("number", "values", "log_end", "called_us", "deadline_us", "rows"), (int,)),
-    "called_log_end": (int,),
+    **dict.fromkeys(("called_log_end", "outdated_us"), (int,)),
     **dict.fromkeys(("rewritten_us", "done_us"), (int, type(None))),
 }
 
@@ -125,7 +137,8 @@ def ledger_from_json(values: dict[str, Any], *, where: str) -> tuple[LedgerEntry
 
 def _from_json(values: dict[str, Any]) -> LedgerEntry:
     plain = {item.name: values[item.name] for item in fields(LedgerEntry) if item.name in values}
-    # Early builds had one of each.
+    # Early builds had one of each, and no objects that came back.
+    plain.setdefault("outdated_us", 0)
     plain.setdefault("called_horizons", plain["horizons"])
     plain.setdefault("called_log_end", plain["log_end"])
     for name, kinds in _TYPES.items():
@@ -157,7 +170,8 @@ def _further(one: LedgerEntry, other: LedgerEntry) -> LedgerEntry:
         one,
         horizons=tuple(map(min, one.horizons, other.horizons)),
         log_end=min(one.log_end, other.log_end),
-        rewritten_us=one.rewritten_us if one.rewritten_us is not None else other.rewritten_us,
+        rewritten_us=max((one.rewritten_us, other.rewritten_us), key=lambda at: at or 0),
+        outdated_us=max(one.outdated_us, other.outdated_us),
         done_us=one.done_us if one.done_us is not None else other.done_us,
         rows=max(one.rows, other.rows),
     )

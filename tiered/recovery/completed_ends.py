@@ -27,9 +27,16 @@ Place = tuple[UUID, int]
 
 
 class CompletedEnds:
-    """The ends of partitions in the bucket, and the transactions that will be completed."""
+    """The ends of partitions in the bucket, and the transactions that will be completed.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    rewound
+        The restore is to a time, so heads name objects from before.
+    """
+
+    def __init__(self, *, rewound: bool) -> None:
+        self._rewound = rewound
         self._ends: dict[Place, int] = {}
         self._numbers: dict[Place, int] = {}
         self._log_end: int | None = None
@@ -75,7 +82,7 @@ class CompletedEnds:
             return erasure
         log_end = erasure.log_end if self._log_end is None else min(erasure.log_end, self._log_end)
         return replace(
-            erasure,
+            erasure.reopened() if self._rewound else erasure,
             horizons=tuple(
                 min(horizon, self._end_of(erasure, partition, horizon))
                 for partition, horizon in enumerate(erasure.horizons)

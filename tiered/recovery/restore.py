@@ -206,7 +206,7 @@ class _Restore:
         self._store_id = store_id
         self._features = features
         self._cuts: tuple[TransactionsCut, ...] = ()
-        self._ends = CompletedEnds()
+        self._ends = CompletedEnds(rewound=at_us is not None)
         self._binding = binding
         self._host = host
         self._fs: FileSystem = host.fs

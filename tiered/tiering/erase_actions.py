@@ -24,12 +24,14 @@ import pyarrow as pa
 
 from ..cold.fetch.object_reader import read_object
 from ..cold.manifest.commit import Committer
+from ..cold.manifest.erasures import exchange_ledger
+from ..cold.manifest.store_documents import StoreDocuments
 from ..cold.parquet.key_filter_writer import KeyFilter
 from ..engine.context import StoreContext
 from ..engine.open_topics import OpenTopics
 from ..errors import ColdStorageError, CorruptionError, ObjectNotFound
 from ..format.document import ERASURES_FEATURE
-from ..format.erasure import LedgerEntry
+from ..format.erasure import LedgerEntry, merge_ledgers
 from ..format.manifest import ErasedMark, Head, ObjectEntry
 from ..format.manifest_changes import mark_erased, with_features
 from ..format.predicate import And, Comparison, In, IsNull, Not, Or, Predicate
@@ -95,6 +97,8 @@ class EraseActions:
         entries = handle.manifest.entries(loaded.head, action.base_offset, action.end_offset)
         # What lies before the range must have been checked: the mark says so of everything below it.
         due = [item for item in due if entries and max(item.mark.offset, start) >= entries[0].base_offset]
+        if due:
+            reopen(self._context, [item.erasure for item in due])
         written = 0
         local = {segment.header.segment_id for segment in handle.local().segments}
         for entry in entries if due else ():
@@ -188,6 +192,16 @@ class EraseActions:
         return due
 
 
+def reopen(context: StoreContext, erasures: Sequence[LedgerEntry]) -> None:
+    """Note durably, here and in the bucket, that manifests name objects again that were not checked for these erasures."""
+    stale = {item.id for item in erasures if item.clean_us is not None}
+    ledger = context.erasures
+    if stale and ledger is not None:
+        known = tuple(item.reopened() if item.id in stale else item for item in ledger.read())
+        merged = exchange_ledger(StoreDocuments(context.tiers.object_store), known)
+        ledger.change(lambda present: merge_ledgers(merged, present))
+
+
 def plain_values(values: pa.Array) -> tuple[object, ...]:
     """Return values as predicates hold them: a timestamp as a number of microseconds."""
     if pa.types.is_timestamp(values.type):
@@ -232,5 +246,5 @@ def erasure_facts(
 
 def sweeping_since_us(context: StoreContext, meta: TopicMeta) -> int | None:
     """Return since when objects of a topic may hold records that an open erasure has removed; None: they do not."""
-    times = [item.rewritten_us for item in open_erasures(context, meta) if item.rewritten_us is not None]
+    times = [item.clean_us for item in open_erasures(context, meta) if item.clean_us is not None]
     return min(times, default=None)

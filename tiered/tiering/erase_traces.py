@@ -72,6 +72,8 @@ class Traces:
         Raises
         ------
         CorruptionError, UnsupportedFormat, ColdStorageError
+        ObjectsHeld
+            The bucket keeps old versions; the message says until when.
         """
         yield from self.log.in_bucket(erasure)
         if meta is None:
@@ -81,6 +83,10 @@ class Traces:
                 yield from self._orphans(erasure, meta, partition)
             yield from self._table(erasure, meta)
         yield from self._uploads_and_versions(erasure)
+        store = self._context.tiers.object_store
+        hold = store.hold_on(erasure.values_name) if isinstance(store, KeepsVersions) else ""
+        if hold:
+            yield f"the values of the erasure are kept by {hold}"
 
     # -- this disk -------------------------------------------------------------------------------
 
@@ -202,4 +208,4 @@ def _has_rows(name: str) -> bool:
 
 
 def _seconds(erasure: LedgerEntry) -> float:
-    return (erasure.rewritten_us or 0) / 1e6
+    return (erasure.clean_us or 0) / 1e6

@@ -26,14 +26,14 @@ from ..cold.manifest.leases import server_seconds
 from ..cold.manifest.store_documents import StoreDocuments
 from ..engine.context import StoreContext
 from ..engine.open_topics import OpenTopics
-from ..errors import ColdStorageError, CorruptionError, TieredError, as_tiered_error
+from ..errors import ColdStorageError, CorruptionError, ObjectsHeld, TieredError, as_tiered_error
 from ..format.document import ERASURES_FEATURE
 from ..format.erasure import LedgerEntry, decode_values, merge_ledgers
 from ..format.topic_meta import TopicMeta
 from ..policies.actions import EvictLocal
 from ..warm.bucket_binding import read_binding
 from .claims import Claims
-from .erase_actions import horizon_of, mark_of
+from .erase_actions import horizon_of, mark_of, reopen
 from .erase_traces import Traces
 from .local_actions import LocalActions
 from .partition_handle import PartitionHandle
@@ -107,7 +107,10 @@ class Erasures:
         if merged != ours:
             ledger.change(lambda present: merge_ledgers(present, merged))
         if not self._state.exchanged and merged:
-            drop_values(store, merged)
+            try:
+                drop_values(store, merged)
+            except ObjectsHeld as held:
+                log.warning("values of erasures that are done stay: %s", held)
             ledger.drop_values()
         self._state.exchanged = True
 
@@ -181,6 +184,8 @@ class Erasures:
             if erasure.done_us is None:
                 try:
                     waiting[erasure.id] = self._advance(erasure)
+                except ObjectsHeld as held:
+                    waiting[erasure.id] = str(held)
                 except (TieredError, OSError) as error:
                     waiting[erasure.id] = f"{type(error).__name__}: {error}"
                     problems.append(as_tiered_error(error))
@@ -189,14 +194,16 @@ class Erasures:
 
     def _advance(self, erasure: LedgerEntry) -> str:
         """Move an erasure on; return what it waits for, empty if it is done."""
-        if erasure.rewritten_us is None or self._may_look(erasure):
+        if erasure.clean_us is None or self._may_look(erasure):
             # Also later: a restore to a time may have brought objects back.
             waiting, rows = self._unchecked(erasure)
             if waiting:
+                reopen(self._context, [erasure])
                 return waiting
-        if erasure.rewritten_us is None:
+        if erasure.clean_us is None:
             # By the clock of the bucket, with which the times of its objects are compared.
             now_us = int(server_seconds(self._context.tiers.object_store) * 1e6)
+            now_us = max(now_us, erasure.outdated_us + 1)
             erasure = self._record(replace(erasure, rewritten_us=now_us, rows=rows))
             log.info(
                 "erasure %d: %d records of %s are in no manifest any more",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -15,7 +16,7 @@ from tests.support.scripted_server import refusal
 from tests.support.stores import open_store, stepwise
 from tiered.cold.object_store.connect import open_object_store
 from tiered.cold.object_store.protocol import KeepsVersions
-from tiered.errors import ColdStorageError
+from tiered.errors import ColdStorageError, ObjectsHeld
 
 
 @pytest.fixture
@@ -121,3 +122,113 @@ def test_who_may_not_list_versions_learns_it(monkeypatch: pytest.MonkeyPatch) ->
         boto3.client("s3", endpoint_url=url).create_bucket(Bucket="b")
         with pytest.raises(ColdStorageError, match="cannot list versions"):
             list(open_object_store("s3://b/p").old_versions("t/"))
+
+
+@pytest.mark.parametrize("legal", [False, True])
+def test_what_object_lock_holds_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Any, clock: Clock, legal: bool
+) -> None:
+    """No error of each pass for years: the erasure says until when it waits, and is done then."""
+    server = S3()
+    server.keeps_versions, server.legal_hold = True, legal
+    server.held_until = None if legal else datetime.now(UTC) + timedelta(days=1)
+    base = stepwise(offload={"after": "0s", "tail_interval": "off"})
+    settings = tiered.Settings.model_validate({**base.to_json(), "sweep": {"grace": "0s", "every": "off"}})
+    with s3_thread(server) as (url, _):
+        monkeypatch.setenv("AWS_ENDPOINT_URL", url)
+        with open_store(tmp_path / "data", "s3://b/p", clock, settings=settings) as store:
+            topic = store.create_topic("t")
+            topic.append(b"<of b>", key="b")
+            topic.append(b"<of a>", key="a")
+            erasure = topic.erase(["b"])
+            for _ in range(6):
+                report, problems = store.tierer.run_once()
+                assert (report.failed, problems) == ((), [])
+                store.sweep()
+                clock.advance(60)
+            held = (
+                "a legal hold"
+                if legal
+                else f"Object Lock (COMPLIANCE) until {server.held_until:%Y-%m-%d %H:%M} UTC"
+            )
+            assert erasure.waits_for.startswith(
+                f"1 old version is kept by {held}, such as one of s3://b/p/t/"
+            )
+            assert any(b"<of b>" in stored.data for stored in server.old.values())
+            # What is deleted from now on, is free; the values of the erasure have a hold of their own.
+            monkeypatch.setattr(S3, "DeleteObjects", free(S3.DeleteObjects))
+            store.sweep()
+            store.tier()
+            assert erasure.waits_for == f"the values of the erasure are kept by {held}"
+            server.held_until, server.legal_hold = None, False
+            clock.advance(60)
+            store.sweep()
+            store.tier()
+            assert erasure.state == "done"
+            assert not any(b"<of b>" in stored.data for stored in server.old.values())
+
+
+def free(real: Any) -> Any:
+    """Delete as if nothing were held."""
+
+    def delete(server: S3, request: Any) -> Any:
+        kept = server.held_until, server.legal_hold
+        server.held_until, server.legal_hold = None, False
+        try:
+            return real(server, request)
+        finally:
+            server.held_until, server.legal_hold = kept
+
+    return delete
+
+
+def test_a_server_that_says_nothing_of_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What these keys may not delete is not called held, unless the server says so."""
+    server = S3()
+    with s3_thread(server) as (url, _):
+        monkeypatch.setenv("AWS_ENDPOINT_URL", url)
+        store = open_object_store("s3://b/p")
+        store.put("t/key", b"x")
+        server.keeps_versions, server.legal_hold = True, True
+        store.delete(["t/key"])
+        (version,) = store.old_versions("t/")
+        with pytest.raises(ObjectsHeld, match="1 old version is kept by a legal hold"):
+            store.delete_versions([version])
+        for status, code in ((403, "AccessDenied"), (400, "InvalidRequest"), (501, "NotImplemented")):
+            answer = refusal(status, code)
+            server.fault = lambda request: (
+                answer if operation_of(request) == "HeadObject" else None  # noqa: B023
+            )
+            assert store.hold_on("t/key") == ""
+            with pytest.raises(ColdStorageError, match="AccessDenied") as caught:
+                store.delete_versions([version])
+            assert not isinstance(caught.value, ObjectsHeld)
+        server.fault = lambda request: None
+        server.legal_hold, server.held_until = False, datetime.now(UTC) - timedelta(days=1)
+        assert store.hold_on("t/key") == "", "its time is over"
+
+
+def test_a_bucket_with_object_lock(s3_endpoint: str) -> None:
+    """As moto implements it."""
+    client = boto3.client("s3", endpoint_url=s3_endpoint)
+    client.create_bucket(Bucket="locked", ObjectLockEnabledForBucket=True)
+    store = open_object_store("s3://locked/p")
+    store.put("t/key", b"x")
+    until = (datetime.now(UTC) + timedelta(days=9)).replace(microsecond=0)
+    client.put_object_retention(
+        Bucket="locked", Key="p/t/key", Retention={"Mode": "GOVERNANCE", "RetainUntilDate": until}
+    )
+    assert store.hold_on("t/key") == f"Object Lock (GOVERNANCE) until {until:%Y-%m-%d %H:%M} UTC"
+    client.put_object_legal_hold(Bucket="locked", Key="p/t/key", LegalHold={"Status": "ON"})
+    assert store.hold_on("t/key") == "a legal hold"
+    store.put("t/key", b"y")
+    (version,) = store.old_versions("t/")
+    with pytest.raises(ObjectsHeld, match="a legal hold"):
+        store.delete_versions([version])
+    assert store.hold_on("t/key") == ""
+    client.put_object_legal_hold(
+        Bucket="locked", Key="p/t/key", VersionId=version.version_id, LegalHold={"Status": "OFF"}
+    )
+    with pytest.raises(ObjectsHeld, match=r"Object Lock \(GOVERNANCE\) until"):
+        store.delete_versions([version])
+    assert len(list(store.old_versions("t/"))) == 1

@@ -174,5 +174,9 @@ class KeepsVersions(Protocol):
         ...
 
     def delete_versions(self, versions: Iterable[OldVersion]) -> None:
-        """Delete old versions for good; a missing one is no error."""
+        """Delete old versions for good; a missing one is no error, and those that the bucket holds are `ObjectsHeld`."""
+        ...
+
+    def hold_on(self, key: str) -> str:
+        """Return what keeps the present version of an object from being deleted for good; empty if nothing is known to."""
         ...

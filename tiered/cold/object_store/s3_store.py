@@ -17,6 +17,7 @@ from .protocol import PROBE_PREFIX, Bytes, ObjectInfo, OldVersion, UnfinishedUpl
 from .request_counters import BucketCounts
 from .s3_client import S3Client, checksum, etag_of, whole_crc_of
 from .s3_errors import is_denied, status_of, translate
+from .s3_holds import error_of_held, hold_on
 from .s3_upload import S3Upload
 
 _DELETE_KEYS_MAX = 1000  # of one DeleteObjects request
@@ -148,7 +149,9 @@ class S3Store:
         ColdStorageError
             Some of the keys could not be deleted; the others may have been.
         """
-        self._delete([{"Key": self._client.prefix + key} for key in dict.fromkeys(map(check_key, keys))])
+        self._raise_undeleted(
+            self._delete([{"Key": self._client.prefix + key} for key in dict.fromkeys(map(check_key, keys))])
+        )
 
     def old_versions(self, prefix: str) -> Iterator[OldVersion]:
         """See `KeepsVersions.old_versions`; a server without this request keeps none."""
@@ -161,14 +164,24 @@ class S3Store:
 
     def delete_versions(self, versions: Iterable[OldVersion]) -> None:
         """See `KeepsVersions.delete_versions`."""
-        self._delete(
-            [
-                {"Key": self._client.prefix + check_key(item.key), "VersionId": item.version_id}
-                for item in versions
-            ]
+        wanted = list(versions)
+        prefix = self._client.prefix
+        undeleted = self._delete(
+            [{"Key": prefix + check_key(item.key), "VersionId": item.version_id} for item in wanted]
         )
+        denied = {row.get("Key") for row in undeleted if row.get("Code") == "AccessDenied"}
+        refused = [(item.key, item.version_id) for item in wanted if prefix + item.key in denied]
+        held = error_of_held(self._client, refused) if refused else None
+        if held is not None:
+            raise held
+        self._raise_undeleted(undeleted)
 
-    def _delete(self, objects: Sequence[dict[str, str]]) -> None:
+    def hold_on(self, key: str) -> str:
+        """See `KeepsVersions.hold_on`."""
+        return str(hold_on(self._client, check_key(key)) or "")
+
+    def _delete(self, objects: Sequence[dict[str, str]]) -> Sequence[dict[str, str]]:
+        """Delete objects or versions; return the errors of those that were not."""
         undeleted: list[dict[str, str]] = []
         for start in range(0, len(objects), _DELETE_KEYS_MAX):
             batch = objects[start : start + _DELETE_KEYS_MAX]
@@ -179,7 +192,7 @@ class S3Store:
                 Delete={"Objects": batch, "Quiet": True},
             )
             undeleted += answer.get("Errors", ())
-        self._raise_undeleted(undeleted)
+        return undeleted
 
     def unfinished_uploads(self, prefix: str) -> Iterator[UnfinishedUpload]:
         """See `KeepsUnfinished.unfinished_uploads`; a server without this request has no such uploads."""
