@@ -17,7 +17,7 @@ import pytest
 import tiered
 from tests.support.byte_search import files_with
 from tests.support.clock import Clock
-from tests.support.stores import HOUR_US, open_store, stepwise
+from tests.support.stores import HOUR_US, handle_of, open_store, stepwise
 from tiered.cold.manifest.leases import Lease
 from tiered.cold.manifest.partition_manifest import PartitionManifest
 from tiered.cold.object_store.connect import open_object_store
@@ -605,6 +605,32 @@ def test_a_ledger_that_others_wrote_into_the_bucket_ends_no_pass(
         assert "offload" in [action.kind for action, _ in report.done]
         assert [type(error) for error in problems] == [tiered.CorruptionError]
         assert store.erasures() == []
+
+
+def test_objects_that_a_rebuilt_manifest_brings_back_count_from_then(
+    store: tiered.Store, clock: Clock, days: Any
+) -> None:
+    """What is older than the second check is waited for, too."""
+    topic = fill(store)
+    clock.advance(3 * 3600)
+    store.tier()
+    handle = handle_of(store, topic.meta, 0)
+    before = handle.manifest.entries(handle.manifest.load().head)
+    erasure = topic.erase(["b"])
+    store.tier()
+    store.tier()
+    assert erasure.state == "sweeping"
+    first = erasure.entry.rewritten_us
+    store.tierer.claims.committer(handle).commit(
+        lambda head: replace(head, inline=tuple(before), pages=(), erased=())
+    )
+    days(1)
+    kinds = [action.kind for action, _ in store.tier().done]
+    assert "erase" in kinds
+    assert (erasure.state, erasure.entry.outdated_us) == ("sweeping", first)
+    assert erasure.entry.rewritten_us > first + 80_000_000_000
+    carry_out(store, clock, days)
+    assert erasure.state == "done"
 
 
 def test_a_table_that_named_what_a_restore_brought_back_is_waited_for(

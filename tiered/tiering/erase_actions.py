@@ -98,7 +98,7 @@ class EraseActions:
         # What lies before the range must have been checked: the mark says so of everything below it.
         due = [item for item in due if entries and max(item.mark.offset, start) >= entries[0].base_offset]
         if due:
-            reopen(self._context, [item.erasure for item in due])
+            _reopen(self._context, [item.erasure for item in due])
         written = 0
         local = {segment.header.segment_id for segment in handle.local().segments}
         for entry in entries if due else ():
@@ -192,7 +192,7 @@ class EraseActions:
         return due
 
 
-def reopen(context: StoreContext, erasures: Sequence[LedgerEntry]) -> None:
+def _reopen(context: StoreContext, erasures: Sequence[LedgerEntry]) -> None:
     """Note durably, here and in the bucket, that manifests name objects again that were not checked for these erasures."""
     stale = {item.id for item in erasures if item.clean_us is not None}
     ledger = context.erasures

@@ -10,8 +10,8 @@
        └ the ledger and the values are on this disk; the next pass brings them to the bucket
 
 The two copies of the ledger are joined and never shortened. An erasure that this disk learns of from the bucket was carried
-out elsewhere, as after a restore: this disk may be an old image, so all its segments below the horizons are deleted, once they
-are proven to be in the bucket. Then local segments overlap no object that lacks records.
+out elsewhere, as after a restore: this disk may be an old image, so its segments below the horizons whose objects lack records
+are deleted, once they are proven to be in the bucket. Then local segments overlap no object that lacks records.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from ..format.topic_meta import TopicMeta
 from ..policies.actions import EvictLocal
 from ..warm.bucket_binding import read_binding
 from .claims import Claims
-from .erase_actions import horizon_of, mark_of, reopen
+from .erase_actions import horizon_of, mark_of
 from .erase_traces import Traces
 from .local_actions import LocalActions
 from .partition_handle import PartitionHandle
@@ -142,19 +142,17 @@ class Erasures:
 
     def _delete_segments(self, handle: PartitionHandle, horizon: int, erasure: LedgerEntry) -> None:
         loaded = handle.manifest.load()
-        published = 0 if loaded is None else loaded.head.end_offset
         local = handle.local().segments
         for at, segment in enumerate(local):
             base, end = segment.header.base_offset, segment.end_offset
-            # What is in no object yet is checked once it is in one.
-            if base >= min(horizon, published) or base == end:
+            if base >= horizon or base == end:
+                continue
+            # Records that no object has yet, or that objects still have, are checked with these, and not here.
+            entries = () if loaded is None else handle.manifest.entries(loaded.head, base, end)
+            if all(entry.record_count == entry.end_offset - entry.base_offset for entry in entries):
                 continue
             reason = f"erasure {erasure.number} was carried out elsewhere"
             if at == len(local) - 1:
-                # What the disk lacked of transactions after a restore lies in it, and may be published by now.
-                entries = () if loaded is None else handle.manifest.entries(loaded.head, base, end)
-                if all(item.record_count == item.end_offset - item.base_offset for item in entries):
-                    continue
                 raise ColdStorageError(f"{segment.path} stays, as the newest segment, although {reason}")
             self._local.evict_local(
                 EvictLocal(
@@ -198,7 +196,6 @@ class Erasures:
             # Also later: a restore to a time may have brought objects back.
             waiting, rows = self._unchecked(erasure)
             if waiting:
-                reopen(self._context, [erasure])
                 return waiting
         if erasure.clean_us is None:
             # By the clock of the bucket, with which the times of its objects are compared.
