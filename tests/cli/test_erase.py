@@ -62,9 +62,12 @@ def test_from_a_dry_run_to_the_end(data: Path) -> None:
     made = json.loads(found.output)
     assert (made["number"], made["values"], made["column"], made["state"]) == (1, 2, "key", "rewriting")
     assert "nobody" not in found.output
+    waits = []
     for _ in range(4):
         run("tier")
+        waits.append("\nerasure 1 waits: " in run("erasures").output)
         run("sweep")
+    assert (waits[0], waits[-1]) == (True, False)
     (entry,) = json.loads(run("erasures", "--json").output)["erasures"]
     assert (entry["state"], entry["rows"], entry["reason"]) == ("done", 3, "DSAR-1")
     shown = run("erasures")

@@ -109,6 +109,9 @@ def test_an_erasure_comes_to_its_end_step_by_step(
     assert erasure.wait(0.01) is False
     (line,) = store.status().erasures
     assert line.startswith("erasure 1 of topic t is sweeping, to be done by ")
+    assert line.endswith(f"; it waits: {erasure.waits_for}")
+    with tiered.open(tmp_path / "data", read_only=True) as other:
+        assert other.erasures()[0].waits_for == erasure.waits_for
     assert [x.number for x in store.erasures()] == [1]
     days(2)
     store.sweep()
@@ -120,6 +123,7 @@ def test_an_erasure_comes_to_its_end_step_by_step(
     assert erasure.waits_for == ""
     assert erasure.to_json()["state"] == "done"
     assert store.status().erasures == ()
+    assert not (tmp_path / "data" / "erasures-wait.json").exists()
     found = topic.scan(columns=["offset", "value"]).to_arrow().to_pydict()
     assert found["offset"] == [*KEPT, 30]
     assert found["value"][-1] == b"<of b> later"

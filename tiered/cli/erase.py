@@ -136,6 +136,9 @@ def erasures(
             ),
             [_row(item) for item in found],
         )
+        for item in found:
+            if item.waits_for and item.entry.done_us is None:
+                say(f"erasure {item.number} waits: {item.waits_for}")
     if late:
         raise typer.Exit(1)
 

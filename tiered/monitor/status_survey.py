@@ -77,7 +77,11 @@ def _erasures(watched: Watched) -> Iterator[str]:
     for item in known:
         if item.done_us is None:
             until = to_datetime(item.deadline_us)
-            yield f"erasure {item.number} of topic {item.topic} is {item.state}, to be done by {until:%Y-%m-%d %H:%M} UTC"
+            wait = ledger.waits_for(item) if ledger is not None else ""
+            yield (
+                f"erasure {item.number} of topic {item.topic} is {item.state}, to be done by {until:%Y-%m-%d %H:%M} UTC"
+                + (f"; it waits: {wait}" if wait else "")
+            )
 
 
 def _waiting(watched: Watched, partitions: list[PartitionFacts]) -> tuple[str, ...]:

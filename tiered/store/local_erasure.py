@@ -23,6 +23,6 @@ def erasure_of(context: StoreContext, entry: LedgerEntry) -> Erasure:
     return Erasure(
         entry,
         read=read,
-        waits_for=lambda: ledger.waiting.get(entry.id, ""),
+        waits_for=lambda: ledger.waits_for(entry),
         pause=context.lifecycle.pause_or_fail,
     )

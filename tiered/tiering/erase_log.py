@@ -17,7 +17,7 @@ from ..cold.manifest.keys import parse_object_name
 from ..cold.upkeep.inspect import rebuild_entry
 from ..engine.context import StoreContext
 from ..engine.open_topics import OpenTopics
-from ..errors import CorruptionError, ObjectNotFound
+from ..errors import CorruptionError, ObjectNotFound, OffsetOutOfRange
 from ..format.erasure import LedgerEntry
 from ..format.schema import TRANSACTIONS_TOPIC
 from ..reader.read import read_splits
@@ -61,11 +61,13 @@ class LogTraces:
             return end
         for segment in log.local().segments:
             start = max(read, segment.header.base_offset)
-            if start < segment.end_offset:
-                end = max(
-                    end, _end_of_rows(self._local(log, segment, start), erasure.topic_id, erasure.horizons)
-                )
-                read = segment.end_offset
+            if start >= segment.end_offset:
+                continue
+            try:
+                rows = _end_of_rows(self._local(log, segment, start), erasure.topic_id, erasure.horizons)
+            except OffsetOutOfRange:
+                continue  # the log was shortened beyond it meanwhile
+            end, read = max(end, rows), segment.end_offset
         self._ends[erasure.id] = end, read
         return end
 

@@ -187,7 +187,10 @@ class Erasures:
                 except (TieredError, OSError) as error:
                     waiting[erasure.id] = f"{type(error).__name__}: {error}"
                     problems.append(as_tiered_error(error))
-        ledger.waiting = waiting
+        try:
+            ledger.note_waiting(waiting)
+        except (TieredError, OSError) as error:
+            problems.append(as_tiered_error(error))
         return problems
 
     def _advance(self, erasure: LedgerEntry) -> str:

@@ -1,15 +1,18 @@
-"""The local copy of the ledger of erasures: ``erasures.json``, and the values of the open ones (see `format.erasure`)."""
+"""The local copy of the ledger of erasures: ``erasures.json``, and the values of the open ones (see `format.erasure`).
+
+What the open ones wait for lies beside it, in ``erasures-wait.json``, for other processes. Nothing depends on it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from uuid import UUID
 
 import pyarrow as pa
 
-from ..errors import CorruptionError
+from ..errors import CorruptionError, TieredError
 from ..format.document import decode_document, encode_document
 from ..format.erasure import (
     LEDGER_FILE,
@@ -25,22 +28,17 @@ from .file_value_cache import FileValueCache
 from .filesystem import FileSystem, read_whole, write_atomically
 
 _WAIT_SECONDS = 30.0
+_WAIT_FILE = "erasures-wait.json"
 
 
 class ErasureLedger:
-    """The ledger in one store's directory. Several processes may change it; each change is atomic and durable.
-
-    Attributes
-    ----------
-    waiting
-        What each open erasure waits for, by id, as the last pass of this process found.
-    """
+    """The ledger in one store's directory. Several processes may change it; each change is atomic and durable."""
 
     def __init__(self, fs: FileSystem, root: Path) -> None:
         self._fs = fs
         self._path = root / LEDGER_FILE
         self._folder = root / VALUES_FOLDER
-        self.waiting: dict[UUID, str] = {}
+        self._wait_path = root / _WAIT_FILE
         self._cache: FileValueCache[tuple[LedgerEntry, ...]] = FileValueCache()
 
     def read(self) -> tuple[LedgerEntry, ...]:
@@ -113,6 +111,32 @@ class ErasureLedger:
             if changed != known:
                 self._write(changed)
             return changed
+
+    def waits_for(self, erasure: LedgerEntry) -> str:
+        """Return what an open erasure waits for, as the last pass found; empty if none has looked."""
+        return "" if erasure.done_us is not None else self._waiting().get(str(erasure.id), "")
+
+    def note_waiting(self, texts: Mapping[UUID, str]) -> None:
+        """Write what the open erasures wait for.
+
+        Raises
+        ------
+        OSError, DiskFull
+        """
+        values = {str(key): text for key, text in texts.items() if text}
+        if values == self._waiting():
+            return
+        if values:
+            write_atomically(self._fs, self._wait_path, encode_document(values))
+        else:
+            self._fs.unlink(self._wait_path)
+
+    def _waiting(self) -> dict[str, str]:
+        try:
+            values = decode_document(read_whole(self._wait_path), where=str(self._wait_path))
+        except (TieredError, OSError):
+            return {}  # not there, or damaged: the next pass writes it anew
+        return {key: text for key, text in values.items() if isinstance(text, str)}
 
     def drop_values(self) -> None:
         """Delete the values of erasures that are done, and of those that a crash kept from the ledger.

@@ -57,7 +57,7 @@ class Erasure:
 
     @property
     def waits_for(self) -> str:
-        """What the last pass of this process waited for; empty if none ran, or if it is done."""
+        """What it waits for, as the last pass found; empty if none ran, or if it is done."""
         return printable(self._waits_for())
 
     def refresh(self) -> Erasure:
