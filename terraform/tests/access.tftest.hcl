@@ -45,7 +45,7 @@ run "leases_tags_and_a_key_add_what_they_need" {
 
   assert {
     condition = { for role, policy in aws_iam_policy.this : role => [for statement in jsondecode(policy.policy).Statement : statement.Sid] } == {
-      writer  = ["List", "ListUploads", "Read", "Write", "AbortUploads", "Sweep", "Erase", "Tag", "Decrypt", "Encrypt"]
+      writer  = ["List", "ListUploads", "Read", "Write", "AbortUploads", "Sweep", "Erase", "AskWhatIsHeld", "Tag", "Decrypt", "Encrypt"]
       reader  = ["List", "Read", "Lease", "Decrypt", "Encrypt"]
       restore = ["List", "Read", "Write", "DeleteProbe", "Decrypt", "Encrypt"]
     }
