@@ -191,9 +191,10 @@ def test_nothing_is_left_of_what_was_erased(tmp_path: Path, days: Days, seed: in
     History(tmp_path, random.Random(seed), days).run(ACTIONS, steps)
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_nothing_comes_back_with_a_lost_disk(tmp_path: Path, days: Days, seed: int) -> None:
-    History(tmp_path, random.Random(seed), days).run(LOSING, 40)
+# The last one fails where a restore lowers horizons in front of rows that its transactions still lack.
+@pytest.mark.parametrize(("seed", "steps"), [(0, 40), (1, 40), (90041, 50)])
+def test_nothing_comes_back_with_a_lost_disk(tmp_path: Path, days: Days, seed: int, steps: int) -> None:
+    History(tmp_path, random.Random(seed), days).run(LOSING, steps)
 
 
 @pytest.mark.slow
