@@ -145,7 +145,7 @@ def test_a_restore_to_a_time_has_the_transactions_of_that_time(tmp_path: Path) -
 
 
 TIMES: dict[str, tuple[Any, str, Callable[..., object]]] = {
-    "the log is restored beyond the time": (restore, "_goes_beyond", lambda *_: False),
+    "the log is restored beyond the time": (restore, "keeps_all_records", lambda *_: False),
     "later records are dropped": (TransactionLog, "drop_later", lambda *_: None),
     "a restored store completes transactions": (Completion, "complete", lambda *_: None),
 }
