@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from tests.support.budget import rounds, seconds_of
-from tests.support.log_history import PARTITIONS, Days, LogHistory
+from tests.support.log_history import PARTITIONS, Days, LogHistory, Moment, Rows
 from tests.support.stores import handle_of, stepwise
 from tiered.format import latest
 from tiered.format.manifest import Compaction
@@ -53,6 +53,10 @@ class History(LogHistory):
         compact = {"after": "2h", "deleted": "gone", "keep_tombstones": dice.choice(["1h", "1d"])}
         settings = stepwise(**rules, compact_keys=compact | {"dirty": dice.choice([0.01, 0.5])})
         self.at_last = stepwise(**rules, compact_keys=compact | {"dirty": 1e-9})
+        # What the topic gave at each moment, and whether a restore is to give just this.
+        self.seen: dict[int, tuple[Rows, dict[int, int], bool]] = {}
+        # A rewritten object of a pass that died looks like one that was published.
+        self.exact = True
         super().__init__(path, dice, days, settings)
 
     def new_row(self) -> dict[str, Any]:
@@ -60,13 +64,34 @@ class History(LogHistory):
         key = self.dice.choice([*KEYS, None])
         return {"key": key, "n": self.number, "gone": self.dice.random() < 0.2}
 
+    def remember(self) -> None:
+        super().remember()
+        for moment in self.moments[-1:]:
+            starts = {partition: log.start for partition, log in self.topic.offsets().items()}
+            self.seen.setdefault(moment.at_us, (self.found(), starts, self.exact))
+
+    def killed(self) -> None:
+        super().killed()
+        self.exact = False
+
+    def gone_back(self, moment: Moment) -> None:
+        seen, starts, exact = self.seen[moment.at_us]
+        found = {at: row for at, row in self.found().items() if at[1] >= starts[at[0]]}
+        if exact:
+            assert found == seen
+        self.exact = True
+
     # -- what must hold --------------------------------------------------------------------------
 
-    def check(self) -> None:
-        found = {
+    def found(self) -> Rows:
+        """Return all rows of the topic."""
+        return {
             (row["partition"], row["offset"]): {name: row[name] for name in self.schema.names}
             for row in self.topic.scan().to_arrow().to_pylist()
         }
+
+    def check(self) -> None:
+        found = self.found()
         assert {at: row for at, row in found.items() if self.rows.get(at) != row} == {}
         for offsets in self.by_key().values():
             *older, newest = offsets

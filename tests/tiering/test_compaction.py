@@ -19,7 +19,7 @@ from tiered.cold.fetch import object_reader
 from tiered.cold.upkeep.inspect import read_facts
 from tiered.cold.upkeep.rebuild import plan_rebuild
 from tiered.engine.host import Host
-from tiered.errors import ColdStorageError, ConfigError, UnsupportedFormat
+from tiered.errors import ColdStorageError, ConfigError, CorruptionError, UnsupportedFormat
 from tiered.format import document, latest
 from tiered.format.document import decode_document
 from tiered.format.manifest import Compaction
@@ -280,6 +280,49 @@ def test_a_restore_to_a_time_has_what_was_compacted_since(
         fill(then, "c")
         passes(then, clock)
         assert text(then.topic("t")) == "ab c"
+
+
+@pytest.mark.parametrize("swept", [False, True])
+def test_a_restore_to_a_time_before_a_compaction_undoes_it(
+    store: Any, tmp_path: Path, url: str, clock: Clock, days: Any, swept: bool
+) -> None:
+    """The log ended where it does now, and no record is younger than that time."""
+    topic = fill(store, "abab", "cca")
+    clock.advance(600)
+    store.tier()
+    clock.advance(3 * 3600)
+    store.topic("t").publish()
+    before = clock() // 1000
+    clock.advance(60)
+    passes(store, clock)
+    assert text(topic) == "   b ca"
+    after = clock() // 1000
+    store.close()
+    clock.advance(60)
+    with tiered.restore(url, tmp_path / "now", at=after, settings=SETTINGS, host=Host(clock=clock)) as now:
+        assert text(now.topic("t")) == "   b ca"
+        if swept:
+            days(2)
+            now.sweep()
+    with tiered.restore(url, tmp_path / "then", at=before, settings=SETTINGS, host=Host(clock=clock)) as then:
+        # Without the objects that they were made from, the compacted ones have the latest of each key.
+        assert text(then.topic("t")) == ("   b ca" if swept else "ababcca")
+
+
+def test_a_damaged_object_is_in_the_way_of_a_restore_to_before_it_was_compacted(
+    store: Any, tmp_path: Path, url: str, clock: Clock
+) -> None:
+    topic = fill(store, "aab")
+    clock.advance(HOUR_US / 1e6)
+    store.tier()
+    (original,) = (tmp_path / "bucket" / "t").rglob("*.parquet")
+    moment = clock() // 1000
+    passes(store, clock)
+    assert text(topic) == " ab"
+    store.close()
+    original.write_bytes(b"damaged" * 100)
+    with pytest.raises(CorruptionError, match=original.name):
+        tiered.restore(url, tmp_path / "then", at=moment, settings=SETTINGS, host=Host(clock=clock))
 
 
 def test_a_restore_to_a_time_says_what_it_lacks(

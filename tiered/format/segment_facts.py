@@ -59,6 +59,8 @@ class SegmentFacts:
         Start offset of the partition at the time of sealing.
     compacted_offset
         The object may lack records that are superseded by records before this offset; 0: none was compacted.
+    compacted_us
+        When it was last compacted; 0: never, or unknown.
     """
 
     store_id: UUID
@@ -83,14 +85,16 @@ class SegmentFacts:
     producers: tuple[ProducerState, ...] = ()
     end_hash: str = ""
     compacted_offset: int = 0
+    compacted_us: int = 0
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values, with UUIDs as text."""
         values = asdict(self)
         if not self.end_hash:
             del values["end_hash"]  # only tails have it
-        if not self.compacted_offset:
-            del values["compacted_offset"]
+        for name in ("compacted_offset", "compacted_us"):
+            if not values[name]:
+                del values[name]
         for name in ("store_id", "topic_id", "segment_id"):
             values[name] = str(values[name])
         values["replaces"] = list(map(str, self.replaces))

@@ -42,6 +42,8 @@ class LogPiece:
         Of two objects with one range, the one with the higher rank is the later one.
     compacted_offset
         It may lack records that records before this offset supersede.
+    compacted_us
+        When they were removed; 0 if none were.
     """
 
     name: str
@@ -52,6 +54,7 @@ class LogPiece:
     entry: ObjectEntry | None
     rank: tuple[int, ...]
     compacted_offset: int = 0
+    compacted_us: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +111,7 @@ def view_at(
     parts = [piece for piece in _parts(head, lineage, pieces) if piece.end_offset > origin.start_offset]
     later = {piece.last_append_us for piece in parts if piece.last_append_us > at_us} if beyond else ()
     for end_us in (*sorted(later), at_us):
-        chain = _complete_chain([piece for piece in parts if piece.last_append_us <= end_us], where)
+        chain = _complete_chain([piece for piece in parts if piece.last_append_us <= end_us], at_us, where)
         if chain and chain[-1].last_append_us > at_us:
             break
     if chain:
@@ -155,42 +158,46 @@ def _undone_lineages(head: Head, began_us: Mapping[int, int], at_us: int) -> dic
     return undone
 
 
-def _complete_chain(pieces: Sequence[LogPiece], where: str) -> tuple[LogPiece, ...]:
+def _complete_chain(pieces: Sequence[LogPiece], at_us: int, where: str) -> tuple[LogPiece, ...]:
     """Return the longest chain, without objects that lack records which the log at its end still had.
 
-    A compacted object lacks records that later ones supersede. If the log ends before these, the object from which it was
-    made has them; it is kept for the grace of the sweep.
+    A compacted object lacks records that later ones supersede. The object from which it was made has them, and is kept for
+    the grace of the sweep. If the log ends before the later ones, only that object will do. Otherwise it is preferred if the
+    compaction came after `at_us`; without it, the log still has the latest record of each key.
 
     Raises
     ------
     ColdStorageError
         That object is not there any more.
     """
-    chain = _longest_chain(pieces)
+    chain = _longest_chain(pieces, at_us)
     end = chain[-1].end_offset if chain else 0
     complete = [piece for piece in pieces if piece.compacted_offset <= end]
     if len(complete) == len(pieces):
         return chain
-    chain = _longest_chain(complete)
+    chain = _longest_chain(complete, at_us)
     reached = chain[-1].end_offset if chain else min(piece.base_offset for piece in pieces)
     if reached < end:
         raise ColdStorageError(f"offsets {reached} to {end} of {where} as they were are in no object")
     return chain
 
 
-def _longest_chain(pieces: Iterable[LogPiece]) -> tuple[LogPiece, ...]:
+def _longest_chain(pieces: Iterable[LogPiece], at_us: int) -> tuple[LogPiece, ...]:
     """Return the chain of pieces, end to end, with the highest end and then the lowest start.
 
-    Of two such chains, take the one with fewer records in orphans: an orphan with the records of a named object was never
-    published, and a sweep may be about to delete it. Then take the one with fewer pieces: an object that replaces others
-    covers all of them, so this chain is the later one.
+    Of two such chains, take the one with less of the log in objects that were compacted after `at_us`. Then take the one with
+    fewer records in orphans: an orphan with the records of a named object was never published, and a sweep may be about to
+    delete it. Then take the one with fewer pieces: an object that replaces others covers all of them, so this chain is the
+    later one.
     """
-    best: dict[int, tuple[tuple[int, int, int], tuple[int, ...], LogPiece]] = {}
+    best: dict[int, tuple[tuple[int, int, int, int], tuple[int, ...], LogPiece]] = {}
     for piece in sorted(pieces, key=lambda item: (item.base_offset, item.end_offset)):
         before = best.get(piece.base_offset)
-        start, adopted, length = before[0] if before else (piece.base_offset, 0, 0)
-        adopted += piece.end_offset - piece.base_offset if piece.entry is None else 0
-        cost = start, adopted, length + 1
+        start, compacted, adopted, length = before[0] if before else (piece.base_offset, 0, 0, 0)
+        count = piece.end_offset - piece.base_offset
+        compacted += count if piece.compacted_us > at_us else 0
+        adopted += count if piece.entry is None else 0
+        cost = start, compacted, adopted, length + 1
         other = best.get(piece.end_offset)
         if other is None or (cost, other[1]) < (other[0], piece.rank):
             best[piece.end_offset] = cost, piece.rank, piece
@@ -234,9 +241,9 @@ def rewind_head(
     began = _lineage_starts(cold, before, named, orphans.values())
     # The named entries are one log. The log of an orphan is unknown here.
     times = corrected_times(((entry.end_offset, entry.last_append_us) for entry in named), now_us)
-    compacted = _compacted_offsets(cold, head, named)
+    compacted = _compactions(cold, head, named)
     pieces = [
-        _live_piece(entry, times[entry.end_offset, entry.last_append_us], compacted.get(entry.name, 0))
+        _live_piece(entry, times[entry.end_offset, entry.last_append_us], *compacted.get(entry.name, (0, 0)))
         for entry in named
     ]
     pieces += [_orphan_piece(name, facts) for name, facts in orphans.items()]
@@ -319,12 +326,17 @@ def _is_replaced(name: str, head: Head, named: Sequence[ObjectEntry], at_us: int
     """Whether an object that the head names has all records of an orphan, and had them at `at_us`.
 
     Within one lineage the log only grows, and an object that replaces another one covers all of it. If a lineage began
-    since, the part that it cut off may have had a higher end than the present log.
+    since, the part that it cut off may have had a higher end than the present log. A compacted object lacks records of it.
     """
     parsed = parse_object_name(name)
     assert parsed is not None
     return parsed.epoch >= head.lineage_epoch and any(
-        entry.base_offset <= parsed.base_offset < entry.end_offset and entry.last_append_us <= at_us
+        entry.base_offset <= parsed.base_offset < entry.end_offset
+        and entry.last_append_us <= at_us
+        and (
+            COMPACTION_FEATURE not in head.features
+            or entry.record_count == entry.end_offset - entry.base_offset
+        )
         for entry in named
     )
 
@@ -383,8 +395,10 @@ def _start_at(
     return origin.start_offset
 
 
-def _compacted_offsets(cold: PartitionManifest, head: Head, named: Sequence[ObjectEntry]) -> dict[str, int]:
-    """Return up to where the named objects that lack records were compacted; their footers say it."""
+def _compactions(
+    cold: PartitionManifest, head: Head, named: Sequence[ObjectEntry]
+) -> dict[str, tuple[int, int]]:
+    """Return up to where the named objects that lack records were compacted, and when; their footers say it."""
     if COMPACTION_FEATURE not in head.features:
         return {}
     sparse = [entry for entry in named if entry.record_count < entry.end_offset - entry.base_offset]
@@ -393,15 +407,21 @@ def _compacted_offsets(cold: PartitionManifest, head: Head, named: Sequence[Obje
             lambda entry: read_facts_of_entry(cold.store, cold.keys.data(entry.name), entry), sparse
         )
         return {
-            entry.name: max(segment.compacted_offset for segment in segments)
+            entry.name: (
+                max(segment.compacted_offset for segment in segments),
+                max(segment.compacted_us for segment in segments),
+            )
             for entry, segments in zip(sparse, facts, strict=True)
         }
 
 
-def _live_piece(entry: ObjectEntry, last_append_us: int, compacted_offset: int = 0) -> LogPiece:
+def _live_piece(
+    entry: ObjectEntry, last_append_us: int, compacted_offset: int, compacted_us: int
+) -> LogPiece:
     return LogPiece(
-        entry.name, entry.base_offset, entry.end_offset, last_append_us, 0, entry, (1,), compacted_offset
-    )
+        entry.name, entry.base_offset, entry.end_offset, last_append_us, 0, entry, (1,),
+        compacted_offset, compacted_us,
+    )  # fmt: skip
 
 
 def _orphan_piece(name: str, facts: SegmentFacts) -> LogPiece:
@@ -410,5 +430,5 @@ def _orphan_piece(name: str, facts: SegmentFacts) -> LogPiece:
     rank = (0, len(facts.replaces), facts.generation, parsed.epoch)
     return LogPiece(
         name, facts.base_offset, facts.end_offset, facts.last_append_us, facts.lineage_epoch, None, rank,
-        facts.compacted_offset,
+        facts.compacted_offset, facts.compacted_us,
     )  # fmt: skip

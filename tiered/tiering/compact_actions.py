@@ -14,8 +14,9 @@ The records from the clean offset on are the *dirty* part of the log. One compac
     the end of the dirty part is the clean offset
 
 A record is removed only while the head names an object with a later record of its key. So a repeat after a kill removes the
-same records, and no reader of a head misses a key. An object says in its footer before which offset the later records lie:
-a restore to a time at which the log ended before that takes the objects that it was made from.
+same records, and no reader of a head misses a key. An object says in its footer before which offset the later records lie,
+and when it was compacted: a restore to a time before that, or at which the log ended before that, takes the objects that it
+was made from.
 
 A tombstone is removed once no object has an older record of its key, neither in the head nor among the replaced ones that
 the sweep still keeps: a restore or a rebuild could take these, and the key would come back.
@@ -138,7 +139,8 @@ class CompactActions:
         size = rewrite(
             committer, [entry], handle.meta.schemas[entry.schema_id], rule.row_group_bytes,
             key_filter=KeyFilter.of(handle.meta, rule.key_filter),
-            row_filter=remaining, compacted_offset=state.target_offset, also=_marked(state),
+            row_filter=remaining, compacted_offset=state.target_offset,
+            compacted_us=self._context.clock(), also=_marked(state),
         )  # fmt: skip
         if not size:
             raise ColdStorageError(f"the manifest does not name {entry.name} any more; the next pass goes on")

@@ -49,6 +49,7 @@ def rewrite(
     start_offset: int = 0,
     row_filter: RowFilter = ALL_ROWS,
     compacted_offset: int = 0,
+    compacted_us: int = 0,
     also: Callable[[Head], Head] = unchanged,
 ) -> int:
     """Write the records of `entries` from `start_offset` on as one object, publish it in their place; return its size.
@@ -59,7 +60,7 @@ def rewrite(
     ----------
     schema
         The topic's columns under the schema id of the entries.
-    key_filter, row_filter, compacted_offset
+    key_filter, row_filter, compacted_offset, compacted_us
         As in `rewrite_objects`.
     also
         A change of the head in the same commit.
@@ -78,6 +79,7 @@ def rewrite(
             committer.partition, entries, schema, name, row_group_bytes,
             key_filter=key_filter, start_offset=start_offset,
             row_filter=row_filter, compacted_offset=compacted_offset,
+            compacted_us=compacted_us,
         ),
         also,
     )  # fmt: skip

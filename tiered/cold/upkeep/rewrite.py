@@ -48,6 +48,7 @@ def rewrite_objects(
     start_offset: int = 0,
     row_filter: RowFilter = ALL_ROWS,
     compacted_offset: int = 0,
+    compacted_us: int = 0,
 ) -> ObjectEntry:
     """Write records of `entries` as the object `name`, compare them, and return its entry.
 
@@ -66,8 +67,8 @@ def rewrite_objects(
         The new object begins there, if the objects begin before it.
     row_filter
         Only the rows that match are kept; the new object covers the offsets of the others without them.
-    compacted_offset
-        The rows that are left out are superseded by records before this offset; see `SegmentFacts`.
+    compacted_offset, compacted_us
+        The rows that are left out are superseded by records before this offset, at this time; see `SegmentFacts`.
 
     Raises
     ------
@@ -83,7 +84,9 @@ def rewrite_objects(
     # The producers of the last segment describe all of them; those of each would make footers of many MiB.
     segments = [*(facts.evolve(producers=()) for facts in segments[:-1]), segments[-1]]
     if compacted_offset:
-        segments = [facts.evolve(compacted_offset=compacted_offset) for facts in segments]
+        segments = [
+            facts.evolve(compacted_offset=compacted_offset, compacted_us=compacted_us) for facts in segments
+        ]
     facts = rewritten_facts(entries, segments)
     base = max(start_offset, facts.base_offset)
     kept = None if base == facts.base_offset and not row_filter else _KeptRows(facts, segments, base)
@@ -212,6 +215,7 @@ def _joined(segments: Sequence[SegmentFacts], generation: int, replaces: tuple[U
         last_append_us=max(facts.last_append_us for facts in segments),
         start_offset=max(facts.start_offset for facts in segments),
         compacted_offset=max(facts.compacted_offset for facts in segments),
+        compacted_us=max(facts.compacted_us for facts in segments),
         prev_origin_hash=first.prev_origin_hash,
         # A hash of the blocks of one segment; an object of several segments has none.
         content_hash="",
