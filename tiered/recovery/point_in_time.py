@@ -9,7 +9,7 @@ docs/design/restore.md has the proof, and says how exact the end and the start o
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
@@ -110,8 +110,17 @@ def view_at(
     origin = _origin(head, lineage)
     parts = [piece for piece in _parts(head, lineage, pieces) if piece.end_offset > origin.start_offset]
     later = {piece.last_append_us for piece in parts if piece.last_append_us > at_us} if beyond else ()
+    rewound_us = max((us for _, us in head.rewinds if us <= at_us), default=0)
+
+    def is_undone(piece: LogPiece) -> bool:
+        """Whether a compaction came later, or may have been undone by then; an orphan may never have been published."""
+        was_there = piece.entry is not None and rewound_us <= piece.compacted_us <= at_us
+        return piece.compacted_offset > 0 and not was_there
+
     for end_us in (*sorted(later), at_us):
-        chain = _complete_chain([piece for piece in parts if piece.last_append_us <= end_us], at_us, where)
+        chain = _complete_chain(
+            [piece for piece in parts if piece.last_append_us <= end_us], is_undone, where
+        )
         if chain and chain[-1].last_append_us > at_us:
             break
     if chain:
@@ -158,35 +167,37 @@ def _undone_lineages(head: Head, began_us: Mapping[int, int], at_us: int) -> dic
     return undone
 
 
-def _complete_chain(pieces: Sequence[LogPiece], at_us: int, where: str) -> tuple[LogPiece, ...]:
+def _complete_chain(
+    pieces: Sequence[LogPiece], undone: Callable[[LogPiece], bool], where: str
+) -> tuple[LogPiece, ...]:
     """Return the longest chain, without objects that lack records which the log at its end still had.
 
     A compacted object lacks records that later ones supersede. The object from which it was made has them, and is kept for
     the grace of the sweep. If the log ends before the later ones, only that object will do. Otherwise it is preferred if the
-    compaction came after `at_us`; without it, the log still has the latest record of each key.
+    compaction is `undone`; without it, the log still has the latest record of each key.
 
     Raises
     ------
     ColdStorageError
         That object is not there any more.
     """
-    chain = _longest_chain(pieces, at_us)
+    chain = _longest_chain(pieces, undone)
     end = chain[-1].end_offset if chain else 0
     complete = [piece for piece in pieces if piece.compacted_offset <= end]
     if len(complete) == len(pieces):
         return chain
-    chain = _longest_chain(complete, at_us)
+    chain = _longest_chain(complete, undone)
     reached = chain[-1].end_offset if chain else min(piece.base_offset for piece in pieces)
     if reached < end:
         raise ColdStorageError(f"offsets {reached} to {end} of {where} as they were are in no object")
     return chain
 
 
-def _longest_chain(pieces: Iterable[LogPiece], at_us: int) -> tuple[LogPiece, ...]:
+def _longest_chain(pieces: Iterable[LogPiece], undone: Callable[[LogPiece], bool]) -> tuple[LogPiece, ...]:
     """Return the chain of pieces, end to end, with the highest end and then the lowest start.
 
-    Of two such chains, take the one with less of the log in objects that were compacted after `at_us`. Then take the one with
-    fewer records in orphans: an orphan with the records of a named object was never published, and a sweep may be about to
+    Of two such chains, take the one with less of the log in objects whose compaction is `undone`. Then take the one with fewer
+    records in orphans: an orphan with the records of a named object was never published, and a sweep may be about to
     delete it. Then take the one with fewer pieces: an object that replaces others covers all of them, so this chain is the
     later one.
     """
@@ -195,7 +206,7 @@ def _longest_chain(pieces: Iterable[LogPiece], at_us: int) -> tuple[LogPiece, ..
         before = best.get(piece.base_offset)
         start, compacted, adopted, length = before[0] if before else (piece.base_offset, 0, 0, 0)
         count = piece.end_offset - piece.base_offset
-        compacted += count if piece.compacted_us > at_us else 0
+        compacted += count if undone(piece) else 0
         adopted += count if piece.entry is None else 0
         cost = start, compacted, adopted, length + 1
         other = best.get(piece.end_offset)
