@@ -309,6 +309,34 @@ def test_a_restore_to_a_time_before_a_compaction_undoes_it(
         assert text(then.topic("t")) == ("   b ca" if swept else "ababcca")
 
 
+@pytest.mark.parametrize("typed", [False, True])
+def test_records_with_an_empty_key_stay(store: Any, clock: Clock, typed: bool) -> None:
+    schema = pa.schema([("key", pa.string()), ("value", pa.string())])
+    topic = store.create_topic("t", **{"schema": schema, "key": "key"} if typed else {})
+    kind = schema if typed else pa.schema([("key", pa.binary()), ("value", pa.binary())])
+    for keys in (["", "a", ""], ["", None, "a", ""]):
+        rows = {"key": keys, "value": ["1", "2", "3", "4"][: len(keys)]}
+        topic.append_batch(
+            pa.table({name: pa.array(found, kind.field(name).type) for name, found in rows.items()})
+        )
+        topic.roll()
+    stays = [0, 2, 3, 4, 5, 6]
+
+    def latest_offsets(opened: Any) -> list[int]:
+        found: list[int] = opened.scan(latest=True, columns=["offset"]).to_arrow()["offset"].to_pylist()
+        return found
+
+    assert latest_offsets(topic) == stays
+    if not typed:
+        topic.append(None, key="")
+        topic.roll()
+        stays.append(7)
+    assert ["compact"] in passes(store, clock)
+    assert topic.scan(columns=["offset"]).to_arrow()["offset"].to_pylist() == stays
+    with store.serve("127.0.0.1:0") as server, tiered.open(server.location) as remote:
+        assert latest_offsets(topic) == latest_offsets(remote.topic("t")) == stays
+
+
 def test_a_damaged_object_is_in_the_way_of_a_restore_to_before_it_was_compacted(
     store: Any, tmp_path: Path, url: str, clock: Clock
 ) -> None:

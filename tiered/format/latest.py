@@ -11,10 +11,11 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyarrow import types as pt
 
 from ..errors import ConfigError
 from .offset_set import Offsets
-from .predicate import And, Comparison, IsNull, Not, Predicate
+from .predicate import And, Comparison, IsNull, Not, Or, Predicate
 from .topic_meta import TopicMeta
 
 KEYS_BYTES_MAX = 64 << 20
@@ -58,9 +59,7 @@ class LatestOffsets:
 
     def add(self, keys: pa.Array, offsets: pa.Array) -> None:
         """Add records that follow those before; records without a key are ignored."""
-        batch = pa.record_batch([keys, offsets], names=["key", "offset"])
-        if keys.null_count:
-            batch = batch.filter(keys.is_valid())
+        batch = pa.record_batch([keys, offsets], names=["key", "offset"]).filter(has_key(keys))
         self._pending.append(batch)
         self._pending_rows += batch.num_rows
         self._pending_bytes += batch.nbytes
@@ -108,13 +107,11 @@ def _gathered(
     offsets: list[pa.Array] = []
     count = size = 0
     for some_keys, some_offsets in rows:
-        if some_keys.null_count:
-            has_key = some_keys.is_valid()
-            some_keys, some_offsets = some_keys.filter(has_key), some_offsets.filter(has_key)  # noqa: PLW2901
-        keys.append(some_keys)
-        offsets.append(some_offsets)
-        count += len(some_keys)
-        size += some_keys.nbytes
+        keyed = has_key(some_keys)
+        keys.append(some_keys.filter(keyed))
+        offsets.append(some_offsets.filter(keyed))
+        count += len(keys[-1])
+        size += keys[-1].nbytes
         if count >= rows_max or size >= bytes_max:
             yield pa.concat_arrays(keys), pa.concat_arrays(offsets)
             keys, offsets, count, size = [], [], 0, 0
@@ -125,6 +122,27 @@ def _gathered(
 def _whole(column: pa.ChunkedArray, kind: pa.DataType) -> pa.Array:
     chunks = column.chunks
     return pa.concat_arrays(chunks) if chunks else pa.array([], kind)
+
+
+def has_key(keys: pa.Array) -> pa.Array:
+    """Return which of some rows have a key; an empty one counts as none."""
+    if not _may_be_empty(keys.type):
+        return keys.is_valid()
+    return pc.fill_null(pc.greater(pc.binary_length(keys), 0), False)
+
+
+def without_key(meta: TopicMeta) -> Predicate:
+    """Return the condition on the records of a topic with a key column that have no key; an empty one counts as none."""
+    key = meta.key_column
+    assert key is not None
+    kind = meta.schema.field(key).type
+    if not _may_be_empty(kind):
+        return IsNull(key)
+    return Or((IsNull(key), Comparison(key, "==", "" if pt.is_string(kind) else b"")))
+
+
+def _may_be_empty(kind: pa.DataType) -> bool:
+    return bool(pt.is_string(kind) or pt.is_binary(kind))
 
 
 def tombstones_of(meta: TopicMeta, deleted: str | None) -> Predicate | None:
@@ -152,4 +170,4 @@ def tombstones_of(meta: TopicMeta, deleted: str | None) -> Predicate | None:
             )
         # Never null, so that its negation is true where the column is null.
         says_so = And((Comparison(deleted, "==", True), Not(IsNull(deleted))))
-    return And((says_so, Not(IsNull(key))))
+    return And((says_so, Not(without_key(meta))))

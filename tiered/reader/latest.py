@@ -10,9 +10,9 @@ import numpy as np
 import pyarrow as pa
 
 from ..errors import ConfigError
-from ..format.latest import LatestOffsets
+from ..format.latest import LatestOffsets, without_key
 from ..format.offset_set import Offsets, OffsetSet
-from ..format.predicate import And, AtOffsets, IsNull, Not, Or, Predicate
+from ..format.predicate import And, AtOffsets, Not, Or, Predicate
 from ..format.topic_meta import TopicMeta
 from .scan import Scan
 from .splits import Split
@@ -43,7 +43,7 @@ def latest_rows(keys: Scan, tombstone: Predicate | None) -> Predicate:
         partition: OffsetSet(_latest_offsets(keys, tuple(splits), kind))
         for partition, splits in groupby(keys.splits(), attrgetter("partition"))
     }
-    stays = Or((IsNull(key), AtOffsets(kept)))
+    stays = Or((without_key(keys.meta), AtOffsets(kept)))
     return stays if tombstone is None else And((stays, Not(tombstone)))
 
 

@@ -12,10 +12,10 @@ import numpy as np
 import pyarrow as pa
 
 from ...errors import ObjectNotFound
-from ...format.latest import UNBOUNDED, LatestOffsets
+from ...format.latest import UNBOUNDED, LatestOffsets, has_key, without_key
 from ...format.manifest import Head, ObjectEntry
 from ...format.offset_set import Offsets, OffsetSet
-from ...format.predicate import AtOffsets, IsNull, Not, Or, Predicate
+from ...format.predicate import AtOffsets, Not, Or, Predicate
 from ...format.row_filter import ALL_ROWS, RowFilter
 from ...format.topic_meta import TopicMeta
 from ..fetch.object_reader import read_object
@@ -50,6 +50,7 @@ class SupersededRecords:
         self._manifest = manifest
         self._schema = meta.schema
         self._tombstone = tombstone
+        self._without_key = without_key(meta)
         self._clean_offset = clean_offset
         self.target_offset = target_offset
         self._latest = LatestOffsets(meta.schema.field(key).type, None if bounded else UNBOUNDED)
@@ -70,7 +71,7 @@ class SupersededRecords:
         keyless = 0
         for batch in self._read(entry, [self._key, "offset"], self._clean_offset, self.target_offset):
             keys, offsets = batch.columns
-            keyless += keys.null_count
+            keyless += len(keys) - has_key(keys).true_count
             self._latest.add(keys, offsets)
             if self._latest.is_full:
                 self.target_offset = offsets[-1].as_py() + 1
@@ -94,7 +95,7 @@ class SupersededRecords:
             if self._latest_offsets is None:
                 self._latest_offsets = OffsetSet(self._latest.offsets())
             count = self._latest_offsets.count(entry.base_offset, entry.end_offset) + keyless
-            stays: Predicate = Or((IsNull(self._key), self._at(self._latest_offsets)))
+            stays: Predicate = Or((self._without_key, self._at(self._latest_offsets)))
         else:
             superseded = self._superseded(entry, tombstone_offset)
             count = entry.record_count - len(superseded)
