@@ -301,6 +301,33 @@ def test_the_log_of_a_time_that_was_undone(origins: str, pieces: str, at: int, e
     assert (view.start_offset, view.end_offset, names) == expected
 
 
+@pytest.mark.parametrize(
+    ("compacted", "rewound_us", "expected"),
+    [
+        # name: when it was compacted; a star: the head names it. The time is 6.
+        ("whole:0 first:9*", 0, "whole"),
+        ("whole:0 first:5*", 0, "first"),
+        ("whole:0 first:5*", 7, "first"),  # undone and adopted again, both later
+        ("whole:0 first:3*", 4, "whole"),  # undone by then, for all that is known
+        ("whole:0 first:5 second:9*", 0, "whole"),  # the first may never have been published
+        ("first:5 second:9*", 0, "first"),
+        ("second:9*", 0, "second"),
+    ],
+)
+def test_the_log_of_a_time_before_a_compaction(compacted: str, rewound_us: int, expected: str) -> None:
+    named: Any = object()
+    found = [
+        LogPiece(
+            name, 0, 4, 1, 1, named if star else None, (int(bool(star)), int(us)), 4 * (us != "0"), int(us)
+        )
+        for name, us, star in re.findall(r"(\w+):(\d+)(\*?)", compacted)
+    ]
+    rewinds = ((2, rewound_us),) if rewound_us else ()
+    lineages = ((1, 0), (2, 4)) if rewound_us else ((1, 0),)
+    head = Head(UUID(int=1), UUID(int=2), 0, 9, lineages, "c", rewinds=rewinds)
+    assert [item.name for item in view_at(head, found, dict(rewinds), 6).pieces] == [expected]
+
+
 class Model:
     """One partition's bucket without its bytes: what it holds, what the head names, and its log after every step."""
 

@@ -112,15 +112,14 @@ def view_at(
     later = {piece.last_append_us for piece in parts if piece.last_append_us > at_us} if beyond else ()
     rewound_us = max((us for _, us in head.rewinds if us <= at_us), default=0)
 
-    def is_undone(piece: LogPiece) -> bool:
-        """Whether a compaction came later, or may have been undone by then; an orphan may never have been published."""
-        was_there = piece.entry is not None and rewound_us <= piece.compacted_us <= at_us
-        return piece.compacted_offset > 0 and not was_there
+    def doubt(piece: LogPiece) -> tuple[bool, bool]:
+        """Whether a compaction came later, and whether the log may never have had it: undone by then, or not published."""
+        if not piece.compacted_offset:
+            return False, False
+        return piece.compacted_us > at_us, piece.entry is None or piece.compacted_us < rewound_us
 
     for end_us in (*sorted(later), at_us):
-        chain = _complete_chain(
-            [piece for piece in parts if piece.last_append_us <= end_us], is_undone, where
-        )
+        chain = _complete_chain([piece for piece in parts if piece.last_append_us <= end_us], doubt, where)
         if chain and chain[-1].last_append_us > at_us:
             break
     if chain:
@@ -168,47 +167,51 @@ def _undone_lineages(head: Head, began_us: Mapping[int, int], at_us: int) -> dic
 
 
 def _complete_chain(
-    pieces: Sequence[LogPiece], undone: Callable[[LogPiece], bool], where: str
+    pieces: Sequence[LogPiece], doubt: Callable[[LogPiece], tuple[bool, bool]], where: str
 ) -> tuple[LogPiece, ...]:
     """Return the longest chain, without objects that lack records which the log at its end still had.
 
     A compacted object lacks records that later ones supersede. The object from which it was made has them, and is kept for
-    the grace of the sweep. If the log ends before the later ones, only that object will do. Otherwise it is preferred if the
-    compaction is `undone`; without it, the log still has the latest record of each key.
+    the grace of the sweep. If the log ends before the later ones, only that object will do. Otherwise it is preferred if there
+    is a `doubt` about the compaction; without it, the log still has the latest record of each key.
 
     Raises
     ------
     ColdStorageError
         That object is not there any more.
     """
-    chain = _longest_chain(pieces, undone)
+    chain = _longest_chain(pieces, doubt)
     end = chain[-1].end_offset if chain else 0
     complete = [piece for piece in pieces if piece.compacted_offset <= end]
     if len(complete) == len(pieces):
         return chain
-    chain = _longest_chain(complete, undone)
+    chain = _longest_chain(complete, doubt)
     reached = chain[-1].end_offset if chain else min(piece.base_offset for piece in pieces)
     if reached < end:
         raise ColdStorageError(f"offsets {reached} to {end} of {where} as they were are in no object")
     return chain
 
 
-def _longest_chain(pieces: Iterable[LogPiece], undone: Callable[[LogPiece], bool]) -> tuple[LogPiece, ...]:
+def _longest_chain(
+    pieces: Iterable[LogPiece], doubt: Callable[[LogPiece], tuple[bool, bool]]
+) -> tuple[LogPiece, ...]:
     """Return the chain of pieces, end to end, with the highest end and then the lowest start.
 
-    Of two such chains, take the one with less of the log in objects whose compaction is `undone`. Then take the one with fewer
-    records in orphans: an orphan with the records of a named object was never published, and a sweep may be about to
-    delete it. Then take the one with fewer pieces: an object that replaces others covers all of them, so this chain is the
-    later one.
+    Of two such chains, take the one with less of the log in objects that were compacted later, and then in those of which
+    there is a `doubt`. Then take the one with fewer records in orphans: an orphan with the records of a named object was never
+    published, and a sweep may be about to delete it. Then take the one with fewer pieces: an object that replaces others
+    covers all of them, so this chain is the later one.
     """
-    best: dict[int, tuple[tuple[int, int, int, int], tuple[int, ...], LogPiece]] = {}
+    best: dict[int, tuple[tuple[int, ...], tuple[int, ...], LogPiece]] = {}
     for piece in sorted(pieces, key=lambda item: (item.base_offset, item.end_offset)):
         before = best.get(piece.base_offset)
-        start, compacted, adopted, length = before[0] if before else (piece.base_offset, 0, 0, 0)
+        start, later, perhaps, adopted, length = before[0] if before else (piece.base_offset, 0, 0, 0, 0)
         count = piece.end_offset - piece.base_offset
-        compacted += count if undone(piece) else 0
+        is_later, may_be = doubt(piece)
+        later += count * is_later
+        perhaps += count * may_be
         adopted += count if piece.entry is None else 0
-        cost = start, compacted, adopted, length + 1
+        cost = start, later, perhaps, adopted, length + 1
         other = best.get(piece.end_offset)
         if other is None or (cost, other[1]) < (other[0], piece.rank):
             best[piece.end_offset] = cost, piece.rank, piece
