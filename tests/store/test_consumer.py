@@ -457,10 +457,10 @@ def test_a_poll_that_is_cut_short_anywhere_skips_nothing(
     topic = filled(store, rows=30, partitions=3)
     real, fail_at = type(topic).durable_batches, 0
 
-    def failing(self: Any, partition: int, offset: int, count: int) -> Generator[pa.RecordBatch, None, int]:
+    def failing(self: Any, partition: int, offset: int, *more: int) -> Generator[pa.RecordBatch, None, int]:
         nonlocal fail_at
         looked = offset
-        for batch in real(self, partition, offset, count):
+        for batch in real(self, partition, offset, *more):
             for start in range(0, batch.num_rows, 3):
                 fail_at -= 1
                 if fail_at == 0:

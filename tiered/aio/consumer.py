@@ -13,7 +13,7 @@ from typing import Self
 import pyarrow as pa
 
 from ..errors import ConfigError
-from ..store.interface.consumer import Consumer, check_timeout
+from ..store.interface.consumer import Consumer, ReadOffsets, check_timeout
 from .threads import Threads
 
 _RECORDS_MAX = 10_000
@@ -33,8 +33,9 @@ class AsyncConsumer:
     def __init__(self, consumer: Consumer, threads: Threads) -> None:
         self.sync = consumer
         self._threads = threads
-        self._returned = consumer.position()
+        self._returned, self._lineages = consumer.position(), consumer.lineages()
         self._read: deque[pa.RecordBatch] = deque()
+        self._read_lineages = consumer.lineages()
         self._reading: asyncio.Future[list[pa.RecordBatch]] | None = None
         self._turn = asyncio.Lock()
         self._wakes: set[threading.Event] = set()
@@ -64,7 +65,9 @@ class AsyncConsumer:
             yield self._return(self._read.popleft())
 
     def _return(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        self._returned[batch.column("partition")[0].as_py()] = batch.column("offset")[-1].as_py() + 1
+        partition = batch.column("partition")[0].as_py()
+        self._returned[partition] = batch.column("offset")[-1].as_py() + 1
+        self._lineages[partition] = self._read_lineages[partition]
         return batch
 
     async def _wait_for_some(self, deadline: float | None) -> bool:
@@ -92,6 +95,7 @@ class AsyncConsumer:
                 raise
             self._reading = None
             self._read.extend(batches)
+            self._read_lineages = self.sync.lineages()
 
     async def _wait(self, seconds: float | None) -> None:
         """Wait until a partition may have more records; a second at most."""
@@ -116,17 +120,24 @@ class AsyncConsumer:
 
     async def commit(self, offsets: Mapping[int, int] | None = None, *, sync: bool | None = None) -> None:
         """Commit positions, by default those behind what was returned; see `Consumer.commit`."""
-        chosen = self.moved() if offsets is None else offsets
+        chosen = self.moved() if offsets is None else self._read_in(offsets)
         await self._threads.run(lambda: self.sync.commit(chosen, sync=sync))
 
     def moved(self) -> dict[int, int]:
         """Return the positions that `commit` would store."""
         stored = self.sync.committed()
-        return {
-            partition: offset
-            for partition, offset in self._returned.items()
-            if stored.get(partition) != offset
-        }
+        return self._read_in(
+            {
+                partition: offset
+                for partition, offset in self._returned.items()
+                if stored.get(partition) != offset
+            }
+        )
+
+    def _read_in(self, offsets: Mapping[int, int]) -> ReadOffsets:
+        found = ReadOffsets(offsets)
+        found.lineages = dict(self._lineages)
+        return found
 
     async def lag(self) -> dict[int, int]:
         """Return the number of durable records that were not returned yet, by partition."""
@@ -141,11 +152,14 @@ class AsyncConsumer:
             if isinstance(to, Mapping):
                 # The other partitions go on behind what was returned, and not behind what was read.
                 ahead = self.sync.position()
-                to = {key: at for key, at in self._returned.items() if ahead[key] != at} | dict(to)
+                others = {key: at for key, at in self._returned.items() if ahead[key] != at and key not in to}
+                read = self._read_in(others | dict(to))
+                read.lineages = {key: read.lineages[key] for key in others}
+                to = read
             await self._threads.run(lambda: self.sync.seek(to))
             self._reading = None
             self._read.clear()
-            self._returned = self.sync.position()
+            self._returned, self._lineages = self.sync.position(), self.sync.lineages()
 
     # -- its end ---------------------------------------------------------------------------------
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 
 import pyarrow as pa
 
-from ..errors import TopicNotFound
+from ..errors import OffsetOutOfRange, TopicNotFound
+from ..reader.lineages import lineage_of
 from ..reader.read import read_splits
 from ..reader.rows import Query, coalesce
 from ..reader.snapshot import PartitionSnapshot, snapshot_partition
@@ -41,11 +42,16 @@ def durable_offsets(topic: OpenTopic, partitions: Iterable[int]) -> dict[int, Of
 
 
 def durable_batches(
-    topic: OpenTopic, partition: int, offset: int, count: int
+    topic: OpenTopic, partition: int, offset: int, count: int, lineage: int | None = None
 ) -> Generator[pa.RecordBatch, None, int]:
     """Yield the durable records of `count` offsets from `offset` on, with the system columns; nothing is flushed.
 
     Return how far it looked: erased records may lie before that.
+
+    Raises
+    ------
+    OffsetOutOfRange
+        The log begins behind the offset, or is of another lineage than `lineage`; then nothing of it was yielded.
     """
     _check(topic)
     writer = topic.writers.get(partition)
@@ -60,10 +66,41 @@ def durable_batches(
     if has_new_columns(topic, snapshot):
         refresh(topic)
     context = topic.context
-    yield from coalesce(
-        read_splits(context.tiers, topic.meta, snapshot.splits, Query(), check=context.lifecycle.check)
-    )
+    rows = read_splits(context.tiers, topic.meta, snapshot.splits, Query(), check=context.lifecycle.check)
+    yield from of_lineage(topic, snapshot, lineage, coalesce(rows))
     return min(offset + count, snapshot.end_offset)
+
+
+def of_lineage(
+    topic: OpenTopic, snapshot: PartitionSnapshot, lineage: int | None, rows: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """Yield rows of a snapshot as long as the log is of a lineage; None for any.
+
+    Raises
+    ------
+    OffsetOutOfRange
+        A restore began another lineage.
+    """
+    if lineage is None or topic.context.lifecycle.writes:
+        # A restore never changes the directory of a process that writes it.
+        yield from rows
+        return
+    for batch in rows:
+        check_lineage(topic, snapshot, lineage)
+        yield batch
+    check_lineage(topic, snapshot, lineage)
+
+
+def check_lineage(topic: OpenTopic, snapshot: PartitionSnapshot, lineage: int | None) -> None:
+    """Raise `OffsetOutOfRange` if the log of a snapshot is of another lineage than `lineage`; None for any."""
+    partition = snapshot.partition
+    if lineage is not None and lineage_of(topic.context.tiers, topic.meta, partition) != lineage:
+        raise OffsetOutOfRange(
+            f"topic {topic.name!r} partition {partition} is of another lineage than {lineage}, since it was restored; the "
+            f"log has {snapshot.start_offset} to {snapshot.end_offset}",
+            start=snapshot.start_offset,
+            end=snapshot.end_offset,
+        )
 
 
 def _durable_snapshot(

@@ -264,19 +264,19 @@ class LocalTopic(Topic):
         return durable_reads.durable_offsets(self.opened, partitions)
 
     def durable_batches(
-        self, partition: int, offset: int, count: int
+        self, partition: int, offset: int, count: int, lineage: int | None = None
     ) -> Generator[pa.RecordBatch, None, int]:
-        return durable_reads.durable_batches(self.opened, partition, offset, count)
+        return durable_reads.durable_batches(self.opened, partition, offset, count, lineage)
 
     def wait_durable(self, ends: Mapping[int, int], seconds: float | None, wake: threading.Event) -> None:
         durable_reads.wait_durable(self.opened, ends, seconds, wake)
 
-    def lineage(self, partition: int) -> int:
-        return lineage_of(self.opened.context.tiers, self.opened.meta, partition)
+    def lineages_of(self, partitions: Iterable[int]) -> dict[int, int]:
+        tiers, meta = self.opened.context.tiers, self.opened.meta
+        return {key: lineage_of(tiers, meta, key) for key in partitions}
 
     def lineages(self) -> dict[int, int] | None:
-        tiers, meta = self.opened.context.tiers, self.opened.meta
-        return {key: lineage_of(tiers, meta, key) for key in range(self.partitions)}
+        return self.lineages_of(range(self.partitions))
 
     def common_end(self, partition: int, epoch: int) -> int:
         return common_end(self.opened.context.tiers, self.opened.meta, partition, epoch)

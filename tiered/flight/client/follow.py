@@ -43,10 +43,23 @@ def follow_partition(
 
 
 def wait(
-    topic: TopicState, partition: int, offset: int, *, seconds: float = _FOLLOW_SECONDS
+    topic: TopicState,
+    partition: int,
+    offset: int,
+    *,
+    seconds: float = _FOLLOW_SECONDS,
+    lineage: int | None = None,
 ) -> dict[str, Any]:
-    """Wait up to `seconds` for durable records from an offset on; return the offsets, and whether the server can wait longer."""
+    """Wait up to `seconds` for durable records from an offset on; return the offsets, and whether the server can wait longer.
+
+    Raises
+    ------
+    OffsetOutOfRange
+        The log is of another lineage than `lineage`. A server of an earlier release does not compare.
+    """
     values = {**topic_ref(topic.meta), "partition": partition, "offset": offset, "seconds": seconds}
+    if lineage is not None:
+        values["lineage"] = lineage
     found = topic.connection.action("wait", values)
     topic.grow(found)
     return found

@@ -302,14 +302,16 @@ class RemoteTopic(Topic):
         return {key: OffsetRange(key, item["start"], item["end"]) for key, item in found.items()}
 
     def durable_batches(
-        self, partition: int, offset: int, count: int
+        self, partition: int, offset: int, count: int, lineage: int | None = None
     ) -> Generator[pa.RecordBatch, None, int]:
-        found = wait_for_records(self.opened, partition, offset, seconds=0.0)
+        found = wait_for_records(self.opened, partition, offset, seconds=0.0, lineage=lineage)
         check_there(self.opened, OffsetRange(partition, found["start"], found["end"]), offset)
         if found["end"] > offset:
             columns = tuple(row_schema(self.schema, None).names)
             end = min(int(found["end"]), offset + count)
-            ticket = Ticket(self.name, self.opened.meta.topic_id, partition, offset, end, columns)
+            ticket = Ticket(
+                self.name, self.opened.meta.topic_id, partition, offset, end, columns, lineage=lineage
+            )
             yield from coalesce(self.connection.rows(ticket.encode()))
             return end
         return offset
@@ -322,9 +324,9 @@ class RemoteTopic(Topic):
             self.connection.action("wait_any", values)
         self.lifecycle.check()
 
-    def lineage(self, partition: int) -> int:
+    def lineages_of(self, partitions: Iterable[int]) -> dict[int, int]:
         found = self.connection.action("lineages", topic_ref(self.opened.meta), seconds=None)
-        return int(found["lineages"][str(partition)])
+        return {partition: int(found["lineages"][str(partition)]) for partition in partitions}
 
     def offsets(self) -> dict[int, OffsetRange]:
         self.lifecycle.check()

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+from ...engine.durable_reads import check_lineage
 from ...errors import ConfigError
 from ...reader.query import check_sync
 from ...reader.snapshot import snapshot_partition
@@ -22,6 +23,7 @@ from ..wire.topic_ref import resolve_topic
 from ..wire.values import count, decode_schema, maybe, positive, text, whole
 from .append import incarnation_of
 from .plan import moment
+from .positions import check_positions
 
 if TYPE_CHECKING:
     from ...store.local_store import LocalStore
@@ -110,8 +112,7 @@ def _roll(store: LocalStore, values: Values) -> dict[str, Any]:
 def _offsets(store: LocalStore, values: Values) -> dict[str, Any]:
     topic = _topic(store, values)
     found = {str(partition): [item.start, item.end] for partition, item in topic.offsets().items()}
-    lineages = {str(partition): epoch for partition, epoch in (topic.lineages() or {}).items()}
-    return {"offsets": found, "lineages": lineages, **_size(topic)}
+    return {"offsets": found, **_lineages(store, values), **_size(topic)}
 
 
 def _common_end(store: LocalStore, values: Values) -> dict[str, Any]:
@@ -136,7 +137,10 @@ def _delete_before(store: LocalStore, values: Values) -> dict[str, Any]:
 
 
 def _wait(store: LocalStore, values: Values) -> dict[str, Any]:
-    """Wait at most 2 s until a partition has durable records from an offset on; return its offsets. Nothing is flushed."""
+    """Wait at most 2 s until a partition has durable records from an offset on; return its offsets. Nothing is flushed.
+
+    With a ``lineage``, a log of another one is an `OffsetOutOfRange`.
+    """
     topic, partition = _topic(store, values), count(values["partition"])
     topic.opened.check_partition(partition)
     seconds = values.get("seconds", 0.0)
@@ -150,6 +154,7 @@ def _wait(store: LocalStore, values: Values) -> dict[str, Any]:
         view=topic.opened.view(partition, flush=False),
         end_offset=0,
     )
+    check_lineage(topic.opened, snapshot, maybe(whole, values.get("lineage")))
     waits = writer is not None and writer.fault is None
     return {"start": snapshot.start_offset, "end": snapshot.end_offset, "waits": waits, **_size(topic)}
 
@@ -166,7 +171,7 @@ def _wait_any(store: LocalStore, values: Values) -> dict[str, Any]:
 
 def _lineages(store: LocalStore, values: Values) -> dict[str, Any]:
     topic = _topic(store, values)
-    return {"lineages": {str(partition): topic.lineage(partition) for partition in range(topic.partitions)}}
+    return {"lineages": {str(partition): epoch for partition, epoch in (topic.lineages() or {}).items()}}
 
 
 def _consumer_positions(store: LocalStore, values: Values) -> dict[str, Any]:
@@ -188,8 +193,9 @@ def _commit_consumer(store: LocalStore, values: Values) -> dict[str, Any]:
     topic, sync = _topic(store, values), values.get("sync")
     check_sync(sync)
     offsets = offsets_from_json(values["offsets"])
-    session = text(values["session"])
-    store.transactions.commit(text(values["consumer"]), topic.meta, session, offsets, sync)
+    consumer, session = text(values["consumer"]), text(values["session"])
+    check_positions(topic, consumer, offsets)
+    store.transactions.commit(consumer, topic.meta, session, offsets, sync)
     return {}
 
 

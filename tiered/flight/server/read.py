@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from ...engine.durable_reads import check_lineage, of_lineage
 from ...errors import OffsetOutOfRange, SchemaMismatch, TopicNotFound
 from ...format.schema import row_schema
 from ...reader.filters import check_predicate
@@ -63,7 +64,8 @@ def ticket_rows(
     Raises
     ------
     OffsetOutOfRange
-        Retention removed the records, or the log was restored to an earlier time and ends before the ticket.
+        Retention removed the records, or the log was restored to an earlier time: it ends before the ticket, or is of
+        another lineage than the ticket names.
     CorruptionError, ColdStorageError, StoreClosed
     """
     snapshot = snapshot_partition(
@@ -81,6 +83,7 @@ def ticket_rows(
             start=snapshot.start_offset,
             end=snapshot.end_offset,
         )
+    check_lineage(topic.opened, snapshot, ticket.lineage)
     rows = read_splits(
         store.context.tiers,
         topic.opened.meta,
@@ -89,4 +92,4 @@ def ticket_rows(
         check=check,
         eager=ticket.limit is None,
     )
-    yield from coalesce(limit_rows(rows, ticket.limit))
+    yield from of_lineage(topic.opened, snapshot, ticket.lineage, coalesce(limit_rows(rows, ticket.limit)))

@@ -31,6 +31,7 @@ from ...transactions.transaction_rows import TRANSACTION_BYTES_MAX, TransactionR
 from ..wire.positions import offsets_from_json
 from ..wire.topic_ref import resolve_topic
 from ..wire.values import count, maybe, text
+from .positions import check_positions
 from .safe_batch import safe_batch
 
 if TYPE_CHECKING:
@@ -61,10 +62,10 @@ def _commit(store: LocalStore, values: Values) -> dict[str, Any]:
 
 
 def _moves(store: LocalStore, values: Values) -> Moves:
-    topic = _topic(store, values)
-    return Moves(
-        text(values["consumer"]), topic.meta, text(values["session"]), offsets_from_json(values["offsets"])
-    )
+    topic = resolve_topic(store, text(values["topic"]), UUID(text(values["topic_id"])))
+    consumer, offsets = text(values["consumer"]), offsets_from_json(values["offsets"])
+    check_positions(topic, consumer, offsets)
+    return Moves(consumer, topic.opened.meta, text(values["session"]), offsets)
 
 
 def _rows(store: LocalStore, parts: list[Values], data: memoryview) -> TransactionRows[OpenTopic]:

@@ -132,6 +132,8 @@ class Ticket:
         The number of rows after which the split ends.
     dense
         Whether no record of the topic was ever erased or compacted.
+    lineage
+        The epoch of the lineage that the log is to have; None for any. Servers of earlier releases do not compare it.
     """
 
     topic: str
@@ -147,6 +149,7 @@ class Ticket:
     limit: int | None = None
     filter: Predicate | None = None
     dense: bool = True
+    lineage: int | None = None
 
     @property
     def query(self) -> Query:
@@ -189,6 +192,7 @@ class Ticket:
                 "limit": self.limit,
                 **_filter_out(self.filter),
                 **({} if self.dense else {"dense": False}),
+                **({} if self.lineage is None else {"lineage": self.lineage}),
             }
         )
 
@@ -214,6 +218,7 @@ class Ticket:
                 maybe(count, values.get("limit")),
                 maybe(decode_predicate, values.get("filter")),
                 values.get("dense") is not False,
+                maybe(whole, values.get("lineage")),
             )
             if ticket.end_offset < ticket.start_offset:
                 raise ValueError("it ends before it starts")

@@ -60,11 +60,11 @@ class ConsumedTopic(Protocol):
     def schema(self) -> pa.Schema: ...
     def durable_offsets(self, partitions: Iterable[int]) -> dict[int, OffsetRange]: ...
     def durable_batches(
-        self, partition: int, offset: int, count: int
+        self, partition: int, offset: int, count: int, lineage: int | None = None
     ) -> Generator[pa.RecordBatch, None, int]: ...
     def wait_durable(self, ends: Mapping[int, int], seconds: float | None, wake: threading.Event) -> None: ...
     def offset_at(self, timestamp: object, partition: int = 0) -> int: ...
-    def lineage(self, partition: int) -> int: ...
+    def lineages_of(self, partitions: Iterable[int]) -> dict[int, int]: ...
     def common_end(self, partition: int, epoch: int) -> int: ...
 
 
@@ -78,6 +78,12 @@ class Positions(Protocol):
     def commit(
         self, consumer: str, session: str, offsets: Mapping[int, tuple[int, int]], sync: bool | None
     ) -> None: ...
+
+
+class ReadOffsets(dict[int, int]):
+    """Offsets by partition, and the lineages of the partitions in which a reader of a consumer read up to them."""
+
+    lineages: Mapping[int, int]
 
 
 class _Piece(NamedTuple):
@@ -122,8 +128,8 @@ class Consumer:
         self._process = os.getpid()
         self._session = ""
         stored = self._begin()
-        log = topic.durable_offsets(self.partitions)
-        self._lineages = {partition: topic.lineage(partition) for partition in self.partitions}
+        # Of each partition: the lineage that has the position.
+        log, self._lineages = self._logs(self.partitions)
         self._positions = {
             partition: self._first(stored.get(partition), log[partition], start)
             for partition in self.partitions
@@ -146,6 +152,15 @@ class Consumer:
             stored = self._store.positions(self.name)
         return stored
 
+    def _logs(self, partitions: Iterable[int]) -> tuple[dict[int, OffsetRange], dict[int, int]]:
+        """Return the durable ranges of partitions, and the lineages that have them."""
+        partitions = tuple(partitions)
+        while True:
+            lineages = self._topic.lineages_of(partitions)
+            log = self._topic.durable_offsets(partitions)
+            if self._topic.lineages_of(partitions) == lineages:
+                return log, lineages
+
     def _first(self, stored: Position | None, log: OffsetRange, start: object) -> int:
         if stored is not None and stored.offset is not None:
             reason = self._loss(stored, log)
@@ -163,15 +178,18 @@ class Consumer:
         assert stored.offset is not None
         if stored.topic_id != self._topic.meta.topic_id:
             return "the topic was deleted and created again"
-        if stored.lineage != self._lineages[log.partition] and stored.offset > self._topic.common_end(
-            log.partition, stored.lineage
-        ):
-            return "a restore took the log back to an earlier offset"
-        if stored.offset < log.start:
-            return "retention or delete_before removed records that were not read"
-        if stored.offset > log.end and self._session:
-            return "the log ends before it"
+        reason = self._cut(stored.offset, stored.lineage, self._lineages[log.partition], log)
         # Without a session the log is as far as it was published, or durable: the rest comes later.
+        if reason is None and stored.offset > log.end and self._session:
+            return "the log ends before it"
+        return reason
+
+    def _cut(self, offset: int, lineage: int, now: int, log: OffsetRange) -> str | None:
+        """Return why the log of lineage `now` no longer has the records before or behind a position; None if it has."""
+        if lineage != now and offset > self._topic.common_end(log.partition, lineage):
+            return "a restore took the log back to an earlier offset"
+        if offset < log.start:
+            return "retention or delete_before removed records that were not read"
         return None
 
     def _rewound(self, log: OffsetRange, offset: int, reason: str) -> int:
@@ -204,7 +222,7 @@ class Consumer:
         Raises
         ------
         PositionLost
-            Retention removed records that were not read, and `on_rewind` is ``error``.
+            Retention removed records that were not read, or a restore took the log back, and `on_rewind` is ``error``.
         StoreClosed
             The consumer or the store was closed, possibly by another thread.
         TopicNotFound, CorruptionError, ColdStorageError, ServerUnavailable
@@ -314,15 +332,31 @@ class Consumer:
                 try:
                     yield from self._pieces(partition, at)
                 except OffsetOutOfRange as error:
-                    log = OffsetRange(partition, error.start, error.end)
-                    reason = "retention or delete_before removed records that were not read"
-                    start = self._rewound(log, at[partition], reason)
-                    self._positions[partition] = at[partition] = start
+                    if at[partition] != self._positions[partition]:
+                        return  # what was read ahead is returned first
+                    at[partition] = self._follow_log(partition, error)
+                    some = True
                 some = some or at[partition] != position
+
+    def _follow_log(self, partition: int, error: OffsetOutOfRange) -> int:
+        """Go on in a log that no longer has the position, or is of another lineage; return the position."""
+        logs, lineages = self._logs([partition])
+        log, lineage, position = logs[partition], lineages[partition], self._positions[partition]
+        reason = self._cut(position, self._lineages[partition], lineage, log)
+        if reason is None and position > log.end:
+            reason = "the log ends before it"
+        if reason is not None:
+            position = self._rewound(log, position, reason)
+        elif lineage == self._lineages[partition]:
+            raise error
+        self._positions[partition], self._lineages[partition] = position, lineage
+        return position
 
     def _pieces(self, partition: int, at: dict[int, int]) -> Iterator[_Piece]:
         """Yield what a partition has from its position on, and move it behind that."""
-        batches = self._topic.durable_batches(partition, at[partition], _TURN_RECORDS)
+        batches = self._topic.durable_batches(
+            partition, at[partition], _TURN_RECORDS, self._lineages[partition]
+        )
         while True:
             try:
                 batch = next(batches)
@@ -358,6 +392,10 @@ class Consumer:
         """Return the offset of the next record, by partition."""
         return dict(self._positions)
 
+    def lineages(self) -> dict[int, int]:
+        """Return the epochs of the lineages in which the positions are, by partition."""
+        return dict(self._lineages)
+
     def committed(self) -> dict[int, int]:
         """Return the offsets that this consumer read from the store or committed last, by partition."""
         return dict(self._committed)
@@ -383,13 +421,18 @@ class Consumer:
             )
         with self._lock:
             if isinstance(to, Mapping):
+                # Read before the log: a position is never taken for one of a later lineage.
+                lineages = self._topic.lineages_of(self.partitions)
                 found = self._checked(to)
+                if isinstance(to, ReadOffsets):
+                    lineages |= to.lineages
             else:
-                log = self._topic.durable_offsets(self.partitions)
+                log, lineages = self._logs(self.partitions)
                 found = {partition: self._first(None, log[partition], to) for partition in self.partitions}
             self._drop_read_ahead()
             self._failed = None
             self._positions.update(found)
+            self._lineages.update({partition: lineages[partition] for partition in found})
 
     def commit(self, offsets: Mapping[int, int] | None = None, *, sync: bool | None = None) -> None:
         """Store the positions, so that the next session of this consumer begins there.
@@ -408,6 +451,8 @@ class Consumer:
             A newer session of this consumer owns a partition that moves, or all of them; nothing was stored.
         ReadOnly
             This store was opened for reading: commit in the process that writes it, or through a server.
+        PositionLost
+            A restore took the log back below a position, whatever `on_rewind` is; nothing was stored.
         OffsetOutOfRange, ConfigError
             An offset is not in the log; nothing was stored.
         DiskFull, PartitionPoisoned, StoreClosed, ColdStorageError, ServerUnavailable
@@ -438,7 +483,8 @@ class Consumer:
                     for partition, at in self._positions.items()
                     if self._committed.get(partition) != at
                 }
-            moved = {partition: (at, self._lineages[partition]) for partition, at in chosen.items()}
+            lineages = offsets.lineages if isinstance(offsets, ReadOffsets) else self._lineages
+            moved = {partition: (at, lineages[partition]) for partition, at in chosen.items()}
             return Moves(self.name, self._topic.meta, self._session, moved)
 
     def moved(self, moves: Moves) -> None:

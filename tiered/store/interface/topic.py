@@ -418,17 +418,23 @@ class Topic(ABC):
 
     @abstractmethod
     def durable_batches(
-        self, partition: int, offset: int, count: int
+        self, partition: int, offset: int, count: int, lineage: int | None = None
     ) -> Generator[pa.RecordBatch, None, int]:
-        """Yield the durable records from `offset` on, at most `count`, with the system columns."""
+        """Yield the durable records from `offset` on, at most `count`, with the system columns.
+
+        Raises
+        ------
+        OffsetOutOfRange
+            The log begins behind the offset, or is of another lineage than `lineage`.
+        """
 
     @abstractmethod
     def wait_durable(self, ends: Mapping[int, int], seconds: float | None, wake: threading.Event) -> None:
         """Wait until a partition may have durable records from its offset on, or `wake` is set; a while at most."""
 
     @abstractmethod
-    def lineage(self, partition: int) -> int:
-        """Return the epoch of a partition's lineage."""
+    def lineages_of(self, partitions: Iterable[int]) -> dict[int, int]:
+        """Return the epochs of the lineages that partitions have now."""
 
     @abstractmethod
     def lineages(self) -> dict[int, int] | None:

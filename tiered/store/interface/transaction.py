@@ -110,6 +110,8 @@ class Transaction(ABC):
         ------
         Fenced
             A newer transaction of this name began, or a newer session of a consumer; nothing was committed.
+        PositionLost
+            A restore took the log of a consumer back below its position; nothing was committed.
         TopicNotFound, DiskFull, StoreClosed, CorruptionError
             Nothing was committed.
         PartitionPoisoned

@@ -1,0 +1,196 @@
+"""`Consumer`s that stay open while a restore takes their log back: behind a server, in the directory, and in the bucket."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tiered
+from tests.support.clock import Clock
+from tests.support.stores import open_store, stepwise
+from tiered import aio
+from tiered.engine.host import Host
+from tiered.errors import PositionLost
+from tiered.flight.server import actions
+
+KINDS = ["served", "read_only", "bucket"]
+TAKEN_BACK = "a restore took the log back"
+
+
+class Life:
+    """A store with ten records of which a restore brings back five, and a reader that stays open across the restore."""
+
+    def __init__(self, kind: str, root: Path, clock: Clock) -> None:
+        self.kind, self.root, self.clock = kind, root, clock
+        self.bucket = f"file://{root}/bucket"
+        self.store = open_store(root / "data", self.bucket, clock)
+        self.store.create_topic("effects")
+        self.topic = self.store.create_topic("orders")
+        self.at = self._add(b"old", 5)
+        self._add(b"lost", 5)
+        self.server = self.store.serve("127.0.0.1:0") if kind == "served" else None
+        self.reader = self._reader()
+
+    def _add(self, tag: bytes, rows: int) -> int:
+        topic = self.store.topic("orders")
+        topic.append_many([b"%s%d" % (tag, i) for i in range(rows)])
+        topic.publish()
+        with self.store.transaction() as transaction:
+            transaction.append("effects", tag)
+        self.store.topic("effects").publish()
+        at = self.clock() // 1000 + 1
+        self.clock.advance(60)
+        return at
+
+    def _reader(self) -> tiered.Store:
+        if self.server is not None:
+            return tiered.open(self.server.location)
+        return (
+            tiered.open(self.root / "data", read_only=True)
+            if self.kind == "read_only"
+            else tiered.open(self.bucket)
+        )
+
+    def restore(self, rows: int = 12) -> None:
+        """Lose the directory, restore it, and append to it."""
+        address = None if self.server is None else self.server.location.removeprefix("grpc://")
+        self.store.close()
+        tiered.restore(
+            self.bucket, self.root / "back", at=self.at, settings=stepwise(), host=Host(clock=self.clock)
+        ).close()
+        shutil.rmtree(self.root / "data")
+        (self.root / "back").rename(self.root / "data")
+        self.store = open_store(self.root / "data", self.bucket, self.clock)
+        self._add(b"new", rows)
+        if address is not None:
+            self.server = self.store.serve(address)
+
+    def consumer(self, **options: Any) -> tiered.Consumer:
+        return self.reader.topic("orders").consumer("billing", **options)
+
+    def close(self) -> None:
+        self.reader.close()
+        self.store.close()
+
+
+@pytest.fixture
+def begin(tmp_path: Path, clock: Clock) -> Iterator[Callable[[str], Life]]:
+    lives: list[Life] = []
+
+    def made(kind: str) -> Life:
+        lives.append(Life(kind, tmp_path, clock))
+        return lives[-1]
+
+    yield made
+    for life in lives:
+        life.close()
+
+
+def values(consumer: tiered.Consumer, **options: Any) -> list[bytes]:
+    return [value for batch in consumer.poll(5, **options) for value in batch["value"].to_pylist()]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_log_that_was_taken_back_is_noticed(begin: Callable[[str], Life], kind: str) -> None:
+    life = begin(kind)
+    consumer, earliest, latest, before = (
+        life.consumer(),
+        life.consumer(on_rewind="earliest"),
+        life.consumer(on_rewind="latest"),
+        life.consumer(),
+    )
+    for reader in (consumer, earliest, latest):
+        assert len(values(reader)) == 10
+    assert values(before, max_records=3) == [b"old0", b"old1", b"old2"]
+    life.restore()
+    for _ in range(2):
+        with pytest.raises(PositionLost, match=TAKEN_BACK) as lost:
+            consumer.poll(5)
+        assert (lost.value.partition, lost.value.offset, lost.value.start, lost.value.end) == (0, 10, 0, 17)
+    consumer.seek({0: 5})
+    assert values(consumer)[:2] == [b"new0", b"new1"]
+    assert values(earliest)[:6] == [b"old0", b"old1", b"old2", b"old3", b"old4", b"new0"]
+    assert latest.poll(0) == []
+    assert latest.position() == {0: 17}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_position_that_the_restored_log_has_goes_on(begin: Callable[[str], Life], kind: str) -> None:
+    life = begin(kind)
+    consumer = life.consumer()
+    consumer.seek({0: 5})
+    life.restore()
+    assert values(consumer)[:2] == [b"new0", b"new1"]
+    if kind == "served":
+        life.store.topic("orders").consumer("billing")  # the session was not in the bucket
+        with pytest.raises(tiered.Fenced):
+            consumer.commit()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_log_that_is_shorter_than_the_position_is_noticed(begin: Callable[[str], Life], kind: str) -> None:
+    life = begin(kind)
+    consumer = life.consumer()
+    assert len(values(consumer)) == 10
+    life.restore(rows=1)
+    with pytest.raises(PositionLost, match=TAKEN_BACK):
+        consumer.poll(0)
+
+
+def test_no_position_of_the_lost_log_is_committed(begin: Callable[[str], Life]) -> None:
+    """Whatever is to follow: the server compares, as the client has not read since."""
+    life = begin("served")
+    consumer = life.consumer(on_rewind="latest")
+    assert len(values(consumer)) == 10
+    life.restore()
+    for offsets in (None, {0: 7}):
+        with pytest.raises(PositionLost, match="Nothing was committed"):
+            consumer.commit(offsets)
+        with (
+            pytest.raises(PositionLost, match="Nothing was committed"),
+            life.reader.transaction("etl") as transaction,
+        ):
+            transaction.append("effects", b"of the lost log")
+            transaction.commit_position(consumer, offsets)
+    assert life.store.topic("effects").offsets()[0].end == 2
+
+
+def test_a_restore_between_the_offsets_and_the_rows_is_noticed(
+    begin: Callable[[str], Life], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    life = begin("served")
+    consumer = life.consumer()
+    consumer.seek({0: 7})
+    real = actions.ACTIONS["wait"]
+
+    def old_end(*arguments: Any) -> dict[str, Any]:
+        return real(*arguments) | {"end": 10}
+
+    life.restore()
+    monkeypatch.setitem(
+        actions.ACTIONS, "wait", lambda store, given: old_end(store, {**given, "lineage": None})
+    )
+    with pytest.raises(PositionLost, match=TAKEN_BACK):
+        consumer.poll(0)
+
+
+def test_a_coroutine_commits_no_position_of_the_lost_log(begin: Callable[[str], Life]) -> None:
+    """The consumer in its thread has gone on in the restored log; what was returned is of the lost one."""
+    life = begin("served")
+
+    async def run() -> None:
+        async with aio.open(life.server.location) as store:
+            topic = await store.topic("orders")
+            consumer = await topic.consumer("billing", on_rewind="earliest")
+            assert sum(batch.num_rows for batch in await consumer.poll(5)) == 10
+            life.restore()
+            consumer.sync.poll(5)
+            with pytest.raises(PositionLost):
+                await consumer.commit()
+
+    asyncio.run(run())
