@@ -42,6 +42,24 @@ def store(request: pytest.FixtureRequest, local: Any) -> Any:
         yield client
 
 
+@pytest.mark.parametrize("rows", [True, False])
+def test_a_fenced_consumer_commits_nothing_where_no_position_moves(store: Any, rows: bool) -> None:
+    events = store.topic("events")
+    events.append(b"before", partition=0)
+    store.flush()
+    old = events.consumer("billing")
+    old.poll()
+    old.commit(sync=True)
+    with store.transaction() as transaction:
+        transaction.commit_position(old)
+    events.consumer("billing")
+    with pytest.raises(tiered.Fenced, match="nothing was committed"), store.transaction() as transaction:
+        if rows:
+            transaction.append(events, b"by the fenced one", partition=0)
+        transaction.commit_position(old)
+    assert events.offsets()[0].end == 1
+
+
 def test_rows_and_positions_are_committed_together(store: Any) -> None:
     events, sums = store.topic("events"), store.topic("sums")
     events.append(b"before", partition=0)

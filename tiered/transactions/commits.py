@@ -80,8 +80,9 @@ class Commits:
             With ``sync="cold"``: the transaction is committed on this disk, and not published yet.
         """
         self._context.lifecycle.check_writable()
-        if not parts and not decision.moves and decision.batch is None:
-            if decision.name is not None:
+        moved = any(moves.offsets for moves in decision.moves)
+        if not parts and not moved and decision.batch is None:
+            if decision.name is not None or decision.moves:
                 self.log.check_owner(decision)
             return []
         for part in parts:

@@ -121,7 +121,8 @@ class Transaction(ABC):
             self._check()
             # An error or Ctrl-C ends it, too: a second attempt could commit the rows twice.
             self._end = "began its commit, which failed"
-            moves = tuple(item for item in self._consumers.values() if item.offsets)
+            # Also those without a new position: the session must still own the partitions.
+            moves = tuple(self._consumers.values())
             ranges: dict[str, list[OffsetRange]] = {topic: [] for topic in self._rows.topics}
             for topic, part in self._commit(moves, self._rows.encode()):
                 ranges[topic].append(part)
