@@ -240,3 +240,30 @@ def test_the_command_line_says_it_in_one_line(
     small_disk.make_room()
     done = run()
     assert done.returncode == 0, done.stderr
+
+
+def test_a_commit_on_a_full_disk_has_its_rows_or_leaves_nothing(
+    small_disk: SmallDisk, data: Path, clock: Clock
+) -> None:
+    """Room is promised before the decision, in small files too; so the store goes on when there is room again."""
+    with open_store(data, None, clock) as store:
+        topics = [store.create_topic(name) for name in ("one", "two")]
+        with store.transaction() as transaction:
+            transaction.append("one", b"first")
+        verdicts = set()
+        for number in range(60):
+            small_disk.fill(leave_bytes=number % 12 * 4096)
+            try:
+                with store.transaction() as transaction:
+                    for at in range(8):
+                        transaction.append(topics[at % 2], b"%d|" % number + ONE)
+                expected = 8
+            except tiered.DiskFull:
+                expected = 0
+            verdicts.add(expected)
+            small_disk.make_room()
+            found = [value for topic in topics for value in values(topic)]
+            assert sum(value.startswith(b"%d|" % number) for value in found) == expected
+            for topic in topics:
+                topic.append(b"with room", sync=True)
+        assert verdicts == {0, 8}

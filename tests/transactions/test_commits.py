@@ -211,6 +211,45 @@ def test_no_room_for_positions_does_not_undo_a_decision(
         assert store.consumers()[0].offset == 1
 
 
+def test_a_commit_without_its_rows_is_no_success(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the system promised room and has none: the error says which transaction is committed."""
+    recorder = Recorder(tmp_path)
+    sync_written = TransactionLog.sync_written
+
+    def decided(log: TransactionLog, end: int) -> None:
+        sync_written(log, end)
+        recorder.fault = Fault(0, lambda: DiskFull("no room (injected)"), ("write",))
+
+    store = opened(recorder)
+    try:
+        events = store.create_topic("events")
+        events.append(b"0", sync=True)
+        monkeypatch.setattr(TransactionLog, "sync_written", decided)
+        with (
+            pytest.raises(
+                PartitionPoisoned,
+                match="the transaction is committed, but .* readable after the store is opened",
+            ),
+            store.transaction() as transaction,
+        ):
+            transaction.append("events", b"1")
+        monkeypatch.undo()
+        recorder.fault = None
+        assert values(events) == [b"0"]
+        with (
+            pytest.raises(
+                PartitionPoisoned, match="this transaction is not committed: .*an earlier transaction"
+            ),
+            store.transaction() as transaction,
+        ):
+            transaction.append("events", b"2")
+    finally:
+        with suppress(PartitionPoisoned):  # it must not take the place of a failed check
+            store.close()
+    with opened(recorder) as store:
+        assert values(store.topic("events")) == [b"0", b"1"]
+
+
 def test_an_error_after_the_decision_leaves_it_unknown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

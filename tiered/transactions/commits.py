@@ -85,8 +85,11 @@ class Commits:
             if decision.name is not None or decision.moves:
                 self.log.check_owner(decision)
             return []
-        for part in parts:
-            part.topic.writer(part.partition)  # an error of opening concerns this transaction alone
+        try:
+            for part in parts:
+                part.topic.writer(part.partition)  # an error of opening concerns this transaction alone
+        except PartitionPoisoned as error:
+            raise _not_committed(error) from None
         commit = PendingCommit(decision, parts)
         self._waiting.append(commit)
         if self._thread.submit(self._run) is None:
@@ -153,14 +156,15 @@ class Commits:
                 if isinstance(error, TieredError):
                     return
                 raise
-            self._apply(held, placing, unsynced)
+            failed = unsynced | self._apply(held, placing, unsynced)
             if any(commit.decision.batch is not None for commit in group):
-                self._apply_batch(held, end, unsynced)
+                failed |= self._apply_batch(held, end, unsynced)
         for commit in group:
-            if not unsynced.keys().isdisjoint(commit.parts):
+            errors = [failed[place] for place in commit.parts if place in failed]
+            if errors:
                 commit.error = PartitionPoisoned(
-                    "the transaction is committed, but the disk of a partition failed before its rows were there "
-                    f"({next(iter(unsynced.values()))}): open the store again, which appends them"
+                    f"the transaction is committed, but the disk of a partition failed before its rows were there ({errors[0]}): "
+                    "its rows are readable after the store is opened again, which appends them"
                 )
         for commit in group:
             for part in commit.parts.values():
@@ -188,7 +192,7 @@ class Commits:
                 held[place] = partition
             except TieredError as error:
                 for commit in users:
-                    commit.error = copy_error(error)
+                    commit.error = _not_committed(error)
         return held
 
     def _sync(self, held: dict[Place, HeldPartition], end: int) -> dict[Place, TieredError]:
@@ -212,7 +216,9 @@ class Commits:
 
     def _apply(
         self, held: dict[Place, HeldPartition], placing: Placing, unsynced: dict[Place, TieredError]
-    ) -> None:
+    ) -> dict[Place, TieredError]:
+        """Append the rows; return the errors of partitions that do not have them."""
+        failed: dict[Place, TieredError] = {}
         # A restore to a time that has rows has their decision, too.
         decided_us = self.log.last_append_us()
         for place, partition in held.items():
@@ -224,14 +230,16 @@ class Commits:
                 self._certain_ends[place] = partition.end_offset
             except BaseException as error:  # noqa: BLE001
                 _fail_incomplete(partition, error)
+                failed[place] = error if isinstance(error, TieredError) else _unexpected(error)
+        return failed
 
     def _apply_batch(
         self, held: dict[Place, HeldPartition], end: int, unsynced: dict[Place, TieredError]
-    ) -> None:
-        """Append the staged rows of the batch that was decided last; no other transaction is committed with it."""
+    ) -> dict[Place, TieredError]:
+        """Append the staged rows of the batch that was decided last, with which no other transaction is committed; see `_apply`."""
         decided = self.log.open_at(end - 1)
         if decided is None:
-            return  # it has no rows
+            return {}  # it has no rows
         failed = append_staged(
             self.log.staged,
             decided,
@@ -245,6 +253,10 @@ class Commits:
         for part in decided.parts:
             if part.place not in failed and part.place not in unsynced:
                 self._certain_ends[part.place] = held[part.place].end_offset
+        return {
+            place: error if isinstance(error, TieredError) else _unexpected(error)
+            for place, error in failed.items()
+        }
 
     # -- reading ---------------------------------------------------------------------------------
 
@@ -335,10 +347,18 @@ def _fail_incomplete(partition: HeldPartition, error: BaseException) -> None:
     """Let nothing be appended before rows of a decided transaction, which the next opening appends."""
     partition.fail(
         PartitionPoisoned(
-            f"rows of a committed transaction could not be appended ({error}); open the store again, which appends them"
+            f"rows of an earlier transaction, which is committed, could not be appended ({error}); open the store again, "
+            "which appends them"
         )
     )
     _log.warning("a committed transaction waits for the next opening of the store: %s", error)
+
+
+def _not_committed(error: TieredError) -> TieredError:
+    """Return the error of a partition as that of a transaction which was not decided."""
+    if isinstance(error, PartitionPoisoned):
+        return PartitionPoisoned(f"this transaction is not committed: {error}")
+    return copy_error(error)
 
 
 def _unexpected(error: BaseException) -> TieredError:

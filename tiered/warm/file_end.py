@@ -34,7 +34,9 @@ class FileEnd:
     def __init__(self, fs: FileSystem, fd: int) -> None:
         self._fs = fs
         self._fd = fd
+        # The first bytes of a file are written without a reservation.
         self._room_end = _AHEAD_BYTES_MIN
+        self._reserved_end = 0
 
     def reserve(self, position: int, length: int) -> None:
         """Reserve room for a write and for later ones, because the sync of a file that does not grow writes no metadata.
@@ -57,8 +59,21 @@ class FileEnd:
                 if room_end == end:
                     raise
             else:
-                self._room_end = room_end
+                self._room_end = self._reserved_end = room_end
                 return
+
+    def promise(self, position: int, length: int) -> None:
+        """Reserve room for a write that must find it: as `reserve`, and at the beginning of the file, too."""
+        end = position + length
+        if end > self._room_end:
+            self.reserve(position, length)
+        elif end > self._reserved_end:
+            try:
+                self._fs.reserve(self._fd, position, length)
+            except DiskFull:
+                self.cut(position)
+                raise
+            self._reserved_end = end
 
     def write(self, position: int, blocks: Blocks) -> None:
         """Write blocks. After an error, a part of them may be in the file; see `holds`."""
@@ -85,4 +100,4 @@ class FileEnd:
     def cut(self, position: int) -> None:
         """Truncate the file to `position`: this drops a failed write and the reserved room."""
         self._fs.truncate(self._fd, position)
-        self._room_end = position
+        self._room_end = self._reserved_end = position

@@ -121,7 +121,7 @@ class SegmentWriter:
         DiskFull, OSError
         """
         self._check_settled()
-        self._tail.reserve(self.position, length)
+        self._tail.promise(self.position, length)
 
     def append(
         self,
