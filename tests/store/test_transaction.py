@@ -417,3 +417,32 @@ def call(topic: Any, transaction: Any, kind: str, given_: Any) -> None:
 def keyed(topic: Any) -> list[tuple[int, bytes, bytes]]:
     rows = topic.scan().to_arrow().sort_by([("partition", "ascending"), ("offset", "ascending")]).to_pylist()
     return [(row["partition"], row["key"], row["value"]) for row in rows if row["key"]]
+
+
+def test_a_snapshot_has_no_partition_that_was_added_after_it(store: Any) -> None:
+    sums = store.topic("sums")
+    sums.append({"n": 1, "text": "before"}, sync=True)
+    snapshot = store.snapshot([sums])
+    sums.add_partitions(2)
+    with store.transaction() as transaction:
+        for partition in range(2):
+            transaction.append("sums", {"n": 2}, partition=partition)
+    for partitions in (1, [0, 1], range(2)):
+        with pytest.raises(
+            tiered.ConfigError, match="the snapshot has partitions 0 to 0 of topic 'sums', and not 1"
+        ):
+            snapshot.scan("sums", partitions=partitions)
+    for partitions in (None, 0, [0], iter([0])):
+        assert snapshot.scan("sums", partitions=partitions).to_arrow()["n"].to_pylist() == [1]
+
+
+def test_a_snapshot_refuses_the_handle_of_a_deleted_topic(store: Any) -> None:
+    old = store.topic("events")
+    store.delete_topic("events")
+    store.create_topic("events")
+    with pytest.raises(tiered.TopicNotFound, match="open it again"):
+        store.snapshot([old])
+    snapshot = store.snapshot(["events"])
+    with pytest.raises(tiered.TopicNotFound, match="open it again"):
+        snapshot.scan(old)
+    assert snapshot.scan(store.topic("events")).to_arrow().num_rows == 0

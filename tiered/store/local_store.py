@@ -63,7 +63,7 @@ from ..warm.file_lock import FileLock
 from ..warm.filesystem import DiskErrors
 from .interface.erasure import Erasure
 from .interface.server import Server
-from .interface.snapshot import Snapshot
+from .interface.snapshot import Snapshot, check_handle
 from .interface.store import Store
 from .interface.topic import Topic
 from .local_erasure import erasure_of
@@ -346,7 +346,10 @@ class LocalStore(Store):
     def snapshot(self, topics: Iterable[str | Topic]) -> Snapshot:
         if isinstance(topics, str | Topic):
             raise ConfigError(f"snapshot takes a list of topics, not {topics!r}")
-        chosen = [self.topic(item.name if isinstance(item, Topic) else item) for item in topics]
+        chosen = []
+        for item in topics:
+            chosen.append(self.topic(item.name if isinstance(item, Topic) else item))
+            check_handle(item, chosen[-1])
         for topic in chosen:
             refresh(topic.opened)
         places = [(topic.opened, key) for topic in chosen for key in range(topic.partitions)]

@@ -20,7 +20,7 @@ from ...monitor.consumer_lag import ConsumerLag
 from ...monitor.status import PartitionStatus, StoreStatus, TierHoldings
 from ...monitor.table_lag import TableLag
 from ...settings.settings import Settings
-from ...store.interface.snapshot import Snapshot
+from ...store.interface.snapshot import Snapshot, check_handle
 from ...store.interface.store import Store
 from ...store.interface.topic import Topic
 from ...transactions.positions import Position
@@ -230,7 +230,11 @@ class RemoteStore(Store):
     def _topics_of(self, topics: Iterable[str | Topic]) -> list[RemoteTopic]:
         if isinstance(topics, str | Topic):
             raise ConfigError(f"snapshot takes a list of topics, not {topics!r}")
-        return [self.topic(item.name if isinstance(item, Topic) else item) for item in topics]
+        chosen = []
+        for item in topics:
+            chosen.append(self.topic(item.name if isinstance(item, Topic) else item))
+            check_handle(item, chosen[-1])
+        return chosen
 
     def consumers(self) -> list[Position]:
         self.lifecycle.check()

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ...errors import ConfigError
+from ...errors import ConfigError, TopicNotFound
+from ...format.timestamps import plain_int
 from ...reader.scan import Scan
 from .topic import Topic
 
@@ -31,18 +32,37 @@ class Snapshot:
         Raises
         ------
         ConfigError
-            The topic is not in the snapshot, or `end_offset` is given.
+            The topic or a partition is not in the snapshot, or `end_offset` is given.
+        TopicNotFound
+            `topic` is one that was deleted before the snapshot, or created after it.
         OffsetOutOfRange, ColdStorageError
         """
         name = topic.name if isinstance(topic, Topic) else topic
         if name not in self._topics:
             raise ConfigError(f"the snapshot has the topics {', '.join(self._topics)}, and not {name!r}")
+        check_handle(topic, self._topics[name])
         if "end_offset" in arguments:
             raise ConfigError("the snapshot is the end of its scans: leave end_offset out")
-        partitions = arguments.pop("partitions", None)
+        known = self.ends[name]
+        partitions = plain_int(arguments.pop("partitions", None))
         if partitions is None:
-            partitions = list(self.ends[name])  # not those that were added since
+            partitions = list(known)  # not those that were added since
+        elif isinstance(partitions, Iterable):
+            partitions = list(map(plain_int, partitions))
+        for partition in partitions if isinstance(partitions, list) else [partitions]:
+            if type(partition) is int and partition not in known:
+                raise ConfigError(
+                    f"the snapshot has partitions 0 to {len(known) - 1} of topic {name!r}, and not {partition}"
+                )
         return self._topics[name].scan(partitions, end_offset=self.ends[name], **arguments)
 
     def __repr__(self) -> str:
         return f"<Snapshot of {', '.join(map(repr, self._topics))}>"
+
+
+def check_handle(given: str | Topic, found: Topic) -> None:
+    """Raise `TopicNotFound` if `given` is another topic than `found`, which has its name."""
+    if isinstance(given, Topic) and given.meta.topic_id != found.meta.topic_id:
+        raise TopicNotFound(
+            f"topic {found.name!r} was deleted since it was opened, and is another now: open it again"
+        )
