@@ -134,6 +134,8 @@ def _signature(name: str, function: Any) -> Lines:
     line = f"{name}({', '.join(parts)}){back}"
     if len(line) > ROW:
         line = "\n".join([f"{name}(", *(f"    {part}," for part in parts), f"){back}"])
+    if inspect.iscoroutinefunction(function):
+        line = f"async {line}"
     yield from ("```py", line, "```")
 
 
