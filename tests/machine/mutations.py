@@ -32,9 +32,9 @@ def reuse_offsets() -> AbstractContextManager[object]:
     segment = restore._segment
 
     def changed(
-        self: Any, directory: Any, meta: Any, partition: Any, epoch: Any, base: int, last: Any
+        self: Any, directory: Any, meta: Any, partition: Any, epoch: Any, base: int, *rest: Any
     ) -> None:
-        segment(self, directory, meta, partition, epoch, max(0, base - 1), last)
+        segment(self, directory, meta, partition, epoch, max(0, base - 1), *rest)
 
     return mock.patch.object(restore, "_segment", changed)
 

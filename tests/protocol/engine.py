@@ -613,7 +613,7 @@ class ModelRestore(_Restore):
 
     def _read_mark(self) -> None: ...
 
-    def _segment(self, directory: Path, meta: Any, partition: int, epoch: int, base: int, last: Any) -> None:
+    def _segment(self, directory: Path, meta: Any, partition: int, epoch: int, base: int, *_: Any) -> None:
         self.disk.create(base)
 
 
@@ -703,6 +703,7 @@ def engine() -> Iterator[pytest.MonkeyPatch]:
             patch.setitem(timed.__init__.__kwdefaults__, "monotonic", lambda: 0.0)
         patch.setattr(restoring, "server_seconds", _server_seconds)
         patch.setattr(_RESTORE, "uuid4", lambda: _current[-1].world.uuid())
+        patch.setattr(_RESTORE, "_producers", lambda *_: ())  # no object has a footer
         patch.setitem(StoreDocuments.__init__.__kwdefaults__, "sleep", lambda seconds: None)
         patch.setattr(bucket_module, "_ATTEMPTS", 2)
         _remember(patch)

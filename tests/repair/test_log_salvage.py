@@ -14,7 +14,7 @@ from tests.support.clock import Clock
 from tests.support.stores import OFFLOAD_US, let_go, stepwise, tier, values
 from tiered.cli.verify import open_tiers
 from tiered.engine.host import Host
-from tiered.errors import DiskFull, TransactionLogDamaged
+from tiered.errors import DiskFull, PartitionPoisoned, TransactionLogDamaged
 from tiered.format.schema import TRANSACTIONS_TOPIC
 from tiered.hot.held_partition import HeldPartition
 from tiered.repair.repair import repair_store
@@ -171,7 +171,8 @@ def test_a_partition_goes_on_without_lost_rows_of_a_decided_batch(
         for value in (b"1", MARK * 20, b"3")
     ]
     monkeypatch.setattr(HeldPartition, "append", failing)
-    assert store.staging.commit("a", "q", 0, attempts)
+    with pytest.raises(PartitionPoisoned, match="the transaction is committed"):
+        store.staging.commit("a", "q", 0, attempts)
     let_go(store)
     monkeypatch.undo()
     damage(root)

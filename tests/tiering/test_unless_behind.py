@@ -17,6 +17,7 @@ from tiered.engine.host import Host
 from tiered.errors import ConfigError, CorruptionError
 from tiered.monitor.explain import explain_topic
 from tiered.policies.policy import Retention
+from tiered.transactions.log_topic import LogTopic
 from tiered.warm import segment_reader
 from tiered.warm.filesystem import sync_data
 
@@ -175,10 +176,10 @@ def test_positions_that_cannot_be_read_hold_records_and_are_reported(
         read_to(store, "billing", 40)
         clock.advance((2 * HOUR) / 1e6)
 
-        def damaged() -> Any:
+        def damaged(_: LogTopic) -> Any:
             raise CorruptionError("a record of the transaction log is none", where="log")
 
-        monkeypatch.setattr(store.transactions, "_current", damaged)
+        monkeypatch.setattr(LogTopic, "current", damaged)
         report, problems = store.tierer.full_pass()
         assert start(store) == 0
         assert not report.failed
@@ -191,7 +192,7 @@ def test_retention_without_names_reads_no_positions(
 ) -> None:
     with open_store(tmp_path / "data", None, clock) as store:
         store.create_topic("orders").append(b"x", sync=True)
-        monkeypatch.setattr(store.transactions, "_current", None)
+        monkeypatch.setattr(LogTopic, "current", None)
         store.tier()
 
 

@@ -282,10 +282,10 @@ def test_a_reader_sees_no_part_of_a_batch_that_is_applied(
             parts = [reader.topic(topic).scan(partitions=[0]).to_arrow().num_rows for topic in ("eu", "us")]
             seen.append([*parts, sum(found_in(reader).values())])
 
-    def applied(self: Commits, held: Any, end: int, unsynced: Any) -> None:
+    def applied(self: Commits, held: Any, end: int, unsynced: Any) -> Any:
         for partition in held.values():
             watch(partition)
-        apply(self, held, end, unsynced)
+        return apply(self, held, end, unsynced)
 
     def watch(partition: Any) -> None:
         append = partition.append

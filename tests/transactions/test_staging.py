@@ -21,6 +21,7 @@ from tiered.errors import (
     ConfigError,
     CorruptionError,
     DiskFull,
+    PartitionPoisoned,
     ReadOnly,
     RecordTooLarge,
     SchemaMismatch,
@@ -368,7 +369,8 @@ def test_a_deleted_topic_does_not_keep_the_others_from_their_rows(
     for name in "ab":
         store.create_topic(name)
     staged = store.staging.stage(None, "q", uuid4().hex, [routed(("a", b"1"), ("b", b"2"))])
-    assert store.staging.commit(None, "q", 0, [staged])
+    with pytest.raises(PartitionPoisoned, match="the transaction is committed"):
+        store.staging.commit(None, "q", 0, [staged])
     with pytest.raises(tiered.TieredError, match="open the store again"):
         store.topic("a").append(b"3", sync=True)
     monkeypatch.undo()

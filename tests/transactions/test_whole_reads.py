@@ -21,6 +21,7 @@ from tests.support.paths import ROOT
 from tests.support.stores import let_go
 from tests.transactions.whole_reads_writer import TOPICS, opened, transact
 from tiered.engine.open_topics import OpenTopic
+from tiered.errors import PartitionPoisoned
 from tiered.hot.held_partition import HeldPartition
 from tiered.transactions import log_renewal, transaction_log, whole_reads
 from tiered.transactions.parts import Part
@@ -191,7 +192,8 @@ def test_a_partition_that_failed_hides_the_transaction_in_the_others(
         append(held, bodies, numbers, *rest, **keep)
 
     monkeypatch.setattr(HeldPartition, "append", fail_once)
-    transact(store, 1)
+    with pytest.raises(PartitionPoisoned, match="the transaction is committed"):
+        transact(store, 1)
     snapshot = store.snapshot(["a", "b"])
     # Of the first transaction, the failed partition may not have synced its row.
     (end,) = {end for ends in snapshot.ends.values() for end in ends.values()}

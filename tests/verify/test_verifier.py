@@ -381,7 +381,7 @@ def test_the_command_needs_no_store_that_can_be_opened(command: Callable[..., An
 
 
 def test_wrong_usage(command: Callable[..., Any], tmp_path: Path) -> None:
-    assert "belongs to --repair" in command("--rebuild-manifest").stderr
+    assert "belong to --repair" in command("--rebuild-manifest").stderr
     result = CliRunner().invoke(app, ["verify", "--path", str(tmp_path / "nothing")])
     assert result.exit_code == 1
     assert "there is no store at" in result.stderr

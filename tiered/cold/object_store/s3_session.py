@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 from functools import cache
 
+from botocore.handlers import BUILTIN_HANDLERS
 from botocore.hooks import HierarchicalEmitter
 from botocore.loaders import create_loader
 from botocore.session import Session
@@ -18,14 +19,14 @@ _DESCRIPTIONS = create_loader()
 
 def new_session() -> Session:
     """Return a session that nobody else has."""
-    session = Session(event_hooks=copy.copy(_handlers()), include_builtin_handlers=False)
+    session = Session(event_hooks=copy.copy(_handlers(len(BUILTIN_HANDLERS))), include_builtin_handlers=False)
     session.register_component("data_loader", _DESCRIPTIONS)
     return session
 
 
 @cache
-def _handlers() -> HierarchicalEmitter:
-    """Return the handlers that each session registers by itself; whoever changes them copies them."""
+def _handlers(count: int) -> HierarchicalEmitter:  # noqa: ARG001 — moto adds handlers when it is imported
+    """Return the `count` handlers that each session registers by itself; whoever changes them copies them."""
     handlers = HierarchicalEmitter()
     Session(event_hooks=handlers)
     return handlers
