@@ -136,6 +136,16 @@ def test_a_lost_position_is_that_of_before(tmp_path: Path) -> None:
         assert values(store.topic("a")) == [b"1", b"2", MARK * 20]
 
 
+def test_a_repair_holds_one_block_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file of the log may be larger than memory; it was read whole for each of its blocks."""
+    root, clock = tmp_path / "data", Clock()
+    fill(root, None, clock, sealed=True, published=False)
+    path, whole, read_bytes = damage(root), [], Path.read_bytes
+    monkeypatch.setattr(Path, "read_bytes", lambda self: whole.append(self) or read_bytes(self))
+    repaired(root, None, drop_lost_transactions=True)
+    assert path not in whole
+
+
 def test_lost_rows_of_spark_are_written_again(tmp_path: Path) -> None:
     root, clock = tmp_path / "data", Clock()
     rows = pa.RecordBatch.from_pydict({"value": [MARK * 20]})

@@ -8,7 +8,7 @@ record says nothing, and every build leaves it out.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 import pyarrow as pa
 
@@ -17,7 +17,7 @@ from ..cold.manifest.partition_manifest import PartitionManifest
 from ..errors import CorruptionError
 from ..format.block import OFFSET_FIELD, decode_body, decode_header
 from ..format.manifest import ObjectEntry
-from ..format.schema import TIMESTAMP
+from ..format.schema import TIMESTAMP, consecutive_offsets
 from ..format.segment_facts import SegmentFacts
 from ..format.topic_meta import TopicMeta
 from ..transactions.positions import LOST
@@ -100,15 +100,14 @@ def salvage(
     )
 
     def rows() -> Iterator[pa.RecordBatch]:
-        pieces = [
-            (start, _sound(walk, at, path.read_bytes())) for at, start in enumerate(walk.index.base_offsets)
-        ]
-        pieces += [(start, _lost(schema, start, stop, facts.last_append_us)) for start, stop in lost]
-        for start, stop in fetched:
-            assert cold is not None
-            pieces.append((start, _published(cold, entries, schema, start, stop)))
-        for _, batches in sorted(pieces, key=lambda piece: piece[0]):
-            yield from batches
+        with path.open("rb") as file:
+            pieces = [(start, _sound(walk, at, file)) for at, start in enumerate(walk.index.base_offsets)]
+            pieces += [(start, _lost(schema, start, stop, facts.last_append_us)) for start, stop in lost]
+            for start, stop in fetched:
+                assert cold is not None
+                pieces.append((start, _published(cold, entries, schema, start, stop)))
+            for _, batches in sorted(pieces, key=lambda piece: piece[0]):
+                yield from batches
 
     kept = write_segment(context, damaged, header, facts, rows())
     return Salvage(fetched, lost, kept)
@@ -136,12 +135,12 @@ def _holes(
     return fetched, lost
 
 
-def _sound(walk: BlockWalk, at: int, data: bytes) -> Iterator[pa.RecordBatch]:
-    position, length = int(walk.index.positions[at]), int(walk.index.lengths[at])
-    block = pa.py_buffer(data).slice(position, length)
+def _sound(walk: BlockWalk, at: int, file: BinaryIO) -> Iterator[pa.RecordBatch]:
+    file.seek(walk.index.positions[at])
+    block = pa.py_buffer(file.read(walk.index.lengths[at]))
     header = decode_header(block)
     columns = decode_body(header, block, walk.header.schema)
-    offsets = pa.array(range(header.base_offset, header.end_offset), OFFSET_FIELD.type)
+    offsets = consecutive_offsets(header.base_offset, header.end_offset)
     names = [*walk.header.schema.names[1:], OFFSET_FIELD.name, walk.header.schema.names[0]]
     arrays = [columns[i] for i in range(1, len(walk.header.schema))]
     yield pa.RecordBatch.from_arrays([*arrays, offsets, columns[0]], names=names)
@@ -154,7 +153,7 @@ def _lost(schema: pa.Schema, start: int, end: int, time_us: int) -> Iterator[pa.
     ]
     times = pa.array([time_us] * count, TIMESTAMP)
     names = [*schema.names, OFFSET_FIELD.name, "timestamp"]
-    yield pa.RecordBatch.from_arrays([*arrays, pa.array(range(start, end), pa.int64()), times], names=names)
+    yield pa.RecordBatch.from_arrays([*arrays, consecutive_offsets(start, end), times], names=names)
 
 
 def _published(

@@ -126,5 +126,6 @@ def _without_bounds(footer: Any) -> set[str]:
 
 def read_footer(store: ObjectStore, item: NamedObject) -> Any:
     """Return the verified Parquet metadata of an object."""
-    tail = memoryview(read_range(store, item.key, footer_range(item.entry)))
-    return parse_footer(tail, where=object_url(store, item.key), position=item.entry.tail_position).metadata
+    part = footer_range(item.entry)
+    footer = memoryview(read_range(store, item.key, part))
+    return parse_footer(footer, where=object_url(store, item.key), position=part.start).metadata
