@@ -16,7 +16,6 @@ from ..cold.manifest.partition_manifest import PartitionManifest
 from ..format.erasure import LedgerEntry
 from ..format.manifest import Head
 from ..format.segment_facts import ProducerState
-from ..format.timestamps import to_datetime
 from ..format.topic_meta import TopicMeta
 from ..transactions.parts import TRANSACTIONS_PRODUCER, Part, parts_in
 from ..warm.catalog import TransactionsCut
@@ -68,8 +67,7 @@ class CompletedEnds:
             ):
                 for row in batch.to_pylist():
                     offset = row["offset"]
-                    times_us = [cut.at_us for cut in cuts if offset < cut.end_offset]
-                    if times_us and row["timestamp"] > to_datetime(min(times_us)):
+                    if any(cut.undoes(offset, row["timestamp"]) for cut in cuts):
                         continue
                     applied = max(applied, row["applied"] or 0)
                     if row["parts"]:
@@ -101,10 +99,8 @@ class CompletedEnds:
             for part in parts:
                 # A record behind the end at the call may have been written again.
                 if part.place == place and (offset < erasure.log_end or part.first_offset < horizon):
-                    last = part.first_number + part.rows - 1
-                    missing = last - max(part.first_number - 1, number)
-                    if missing == part.rows and part.first_offset + missing <= end:
-                        missing = 0  # deleted; see `Commits`
-                    end += max(0, missing)
-                    number = max(number, last)
+                    missing = part.missing_rows(number)
+                    if not part.is_deleted(missing, end):
+                        end += missing
+                    number = max(number, part.first_number + part.rows - 1)
         return end

@@ -99,9 +99,8 @@ class Completion:
     def _complete_part(self, meta: TopicMeta, writer: PartitionWriter, decided: Decided, at: int) -> None:
         part, end = decided.parts[at], decided.parts[at].first_number + decided.parts[at].rows
         with writer.held() as held:
-            missing = end - max(part.first_number, held.last_sequence(TRANSACTIONS_PRODUCER) + 1)
-            if missing == part.rows and part.first_offset + missing <= held.end_offset:
-                # The log ends behind them: they were deleted, and a restore found no object that knows their numbers.
+            missing = part.missing_rows(held.last_sequence(TRANSACTIONS_PRODUCER))
+            if part.is_deleted(missing, held.end_offset):
                 held.continue_numbers(TRANSACTIONS_PRODUCER, end)
                 missing = 0
             if missing > 0 and not self._append_missing(meta, held, decided, at, missing):

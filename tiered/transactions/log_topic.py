@@ -20,7 +20,7 @@ from ..errors import ConfigError, CorruptionError, OffsetOutOfRange, TopicNotFou
 from ..format.block_rows import encode_blocks
 from ..format.document import STAGED_FEATURE, TRANSACTIONS_FEATURE
 from ..format.schema import TRANSACTIONS_TOPIC
-from ..format.timestamps import timestamp_us, to_datetime
+from ..format.timestamps import timestamp_us
 from ..warm.catalog import TransactionsCut
 from .log_records import body_of_records, read_records
 from .log_tables import LogTables
@@ -129,12 +129,11 @@ class LogTopic:
             self.end = log.start
         names = ["timestamp", *(name for name in topic.schema.names if name != "data")]
         for offset, row in read_records(topic, names, self.end, log.end):
-            cuts = [cut for cut in self._cuts if offset < cut.end_offset]
-            if cuts:
-                # The log is written anew without these, for readers in other processes and in the bucket.
+            if any(offset < cut.end_offset for cut in self._cuts):
+                # The log is written anew without what is undone, for readers in other processes and in the bucket.
                 self.offsets_moved = True
-                if row["timestamp"] > to_datetime(min(cut.at_us for cut in cuts)):
-                    continue
+            if any(cut.undoes(offset, row["timestamp"]) for cut in self._cuts):
+                continue
             try:
                 self.tables.apply(offset, row, timestamp_us(row["timestamp"]))
             except (TypeError, ValueError, KeyError) as error:

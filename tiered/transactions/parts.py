@@ -86,6 +86,15 @@ class Part(NamedTuple):
         """The offset after the last row."""
         return self.first_offset + self.rows
 
+    def missing_rows(self, last_number: int) -> int:
+        """Return how many of its rows, the last ones, a partition lacks whose last row of transactions has this number."""
+        end = self.first_number + self.rows
+        return max(0, end - max(self.first_number, last_number + 1))
+
+    def is_deleted(self, missing: int, end_offset: int) -> bool:
+        """Whether a partition that lacks `missing` rows and ends at `end_offset` had them: a restore found no object of them."""
+        return missing == self.rows and self.end_offset <= end_offset
+
     def to_row(self) -> dict[str, Any]:
         """Return the entry of the column ``parts``."""
         return {**self._asdict(), "topic_id": str(self.topic_id)}

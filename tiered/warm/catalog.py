@@ -8,6 +8,7 @@ import stat
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple
 from uuid import UUID, uuid4
@@ -15,6 +16,7 @@ from uuid import UUID, uuid4
 from ..errors import ConfigError, CorruptionError, TieredError, TopicNotFound
 from ..format.document import FEATURES, decode_document, encode_document
 from ..format.schema import is_topic_name
+from ..format.timestamps import to_datetime
 from ..format.topic_meta import TopicMeta
 from .bucket_binding import read_binding
 from .file_lock import directory_lock
@@ -48,6 +50,10 @@ class TransactionsCut(NamedTuple):
 
     at_us: int
     end_offset: int
+
+    def undoes(self, offset: int, timestamp: datetime) -> bool:
+        """Whether the restore has undone the record at an offset, appended at a time."""
+        return offset < self.end_offset and timestamp > to_datetime(self.at_us)
 
 
 class Catalog:

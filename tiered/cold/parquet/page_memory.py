@@ -29,6 +29,7 @@ import pyarrow.types as pt
 import zstandard
 
 from ...format.arrow_layouts import contains, leaves, to_plain
+from .thrift import varint
 
 VALUES_BYTES_MAX = 256 * 1024 * 1024
 """Limit of the values, as Arrow lays them out, and of their pages."""
@@ -324,7 +325,7 @@ def _struct(data: memoryview, at: int, depth: int) -> tuple[Fields, int]:
                 continue
             fields[number] = None
             if kind in (_I32, _I64, _BINARY):
-                value, at = _varint(data, at)
+                value, at = varint(data, at)
                 if kind == _BINARY:
                     at += value
                 elif kind == _I32:
@@ -340,16 +341,3 @@ def _signed(value: int) -> int:
     if value >> 32:
         raise ValueError("a number of a page header has more than 32 bits")
     return (value >> 1) ^ -(value & 1)
-
-
-def _varint(data: memoryview, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        byte = data[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, at
-        shift += 7
-        if shift > 63:
-            raise ValueError("a number of a page header has no end")

@@ -36,7 +36,7 @@ def _value(data: memoryview, at: int, kind: int, depth: int) -> tuple[Any, int]:
     if kind in (_I16, _I32, _I64):
         return _signed(data, at)
     if kind == _BINARY:
-        length, at = _varint(data, at)
+        length, at = varint(data, at)
         if length > len(data) - at:
             raise ValueError("a value is cut off")
         return bytes(data[at : at + length]), at + length
@@ -52,7 +52,7 @@ def _list(data: memoryview, at: int, depth: int) -> tuple[list[Any], int]:
     head = data[at]
     count, kind, at = head >> 4, head & 15, at + 1
     if count == 15:
-        count, at = _varint(data, at)
+        count, at = varint(data, at)
     if count > len(data) - at or depth > _DEPTH_MAX:
         raise ValueError("a list is cut off, or nested too deep")
     values = []
@@ -63,11 +63,12 @@ def _list(data: memoryview, at: int, depth: int) -> tuple[list[Any], int]:
 
 
 def _signed(data: memoryview, at: int) -> tuple[int, int]:
-    value, at = _varint(data, at)
+    value, at = varint(data, at)
     return (value >> 1) ^ -(value & 1), at
 
 
-def _varint(data: memoryview, at: int) -> tuple[int, int]:
+def varint(data: memoryview, at: int) -> tuple[int, int]:
+    """Return the unsigned number at a position, and its end."""
     value = shift = 0
     while True:
         byte = data[at]
