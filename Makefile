@@ -17,7 +17,7 @@ CPU_MINUTES := 120
 TALLY := $(CURDIR)/build/tally.jsonl
 COUNTED := tests/crash tests/faults tests/fuzz tests/machine tests/protocol tests/repair tests/torture tests/verify
 # The other tests that try some of their cases only, but in `make torture`.
-THINNED = $(filter-out $(addsuffix /%,$(COUNTED)),$(shell grep -rlE 'thinned|LONG_RUN' tests --include='test_*.py'))
+THINNED = $(filter-out $(addsuffix /%,$(COUNTED)),$(shell grep -rlE 'thinned|LONG_RUN|check_each' tests --include='test_*.py'))
 
 # What `make test-fast` runs.
 APPENDS := tests/hot tests/engine tests/crash/test_torn_appends.py

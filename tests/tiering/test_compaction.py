@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -24,31 +23,12 @@ from tiered.format import document, latest
 from tiered.format.document import decode_document
 from tiered.format.manifest import Compaction
 from tiered.policies.actions import Compact
-from tiered.tiering import compact_actions, store_sweep
+from tiered.tiering import compact_actions
 
 RULE = {"after": "1h", "dirty": 0.01, "keep_tombstones": "1d"}
 SETTINGS = stepwise(
     offload={"after": "1h"}, local_retention={"age": "30d"}, compress={"after": "off"}, compact_keys=RULE
 )
-
-
-@pytest.fixture
-def url(tmp_path: Path) -> str:
-    return f"file://{tmp_path}/bucket"
-
-
-@pytest.fixture
-def days(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Moves the clock of the bucket forward by days."""
-    ahead = timedelta()
-    real = store_sweep.server_seconds
-
-    def move(count: float) -> None:
-        nonlocal ahead
-        ahead += timedelta(days=count)
-
-    monkeypatch.setattr(store_sweep, "server_seconds", lambda store: real(store) + ahead.total_seconds())
-    return move
 
 
 @pytest.fixture

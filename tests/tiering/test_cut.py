@@ -43,11 +43,6 @@ CUT = {"cut": {"deleted": 0.25}, "merge": "off"}
 
 
 @pytest.fixture
-def url(tmp_path: Path) -> str:
-    return f"file://{tmp_path}/bucket"
-
-
-@pytest.fixture
 def store(tmp_path: Path, url: str, clock: Clock) -> Any:
     with open_store(tmp_path / "data", url, clock, settings=merging(**CUT)) as found:
         yield found

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -14,29 +13,8 @@ from tests.support.byte_search import files_with
 from tests.support.clock import Clock
 from tests.support.stores import open_store, stepwise
 from tiered.engine.host import Host
-from tiered.tiering import erasures, store_sweep
 
 SETTINGS = stepwise(offload={"after": "1h", "tail_interval": "1s"}, local_retention={"age": "1h"})
-
-
-@pytest.fixture
-def url(tmp_path: Path) -> str:
-    return f"file://{tmp_path}/bucket"
-
-
-@pytest.fixture
-def days(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Moves the clock of the bucket forward by days."""
-    ahead = timedelta()
-    real = store_sweep.server_seconds
-
-    def move(count: float) -> None:
-        nonlocal ahead
-        ahead += timedelta(days=count)
-
-    for module in (erasures, store_sweep):
-        monkeypatch.setattr(module, "server_seconds", lambda store: real(store) + ahead.total_seconds())
-    return move
 
 
 def carry_out(store: tiered.Store, clock: Clock, days: Any) -> None:

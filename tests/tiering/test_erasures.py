@@ -7,7 +7,6 @@ import shutil
 import threading
 import time
 from dataclasses import replace
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -26,29 +25,9 @@ from tiered.engine.host import Host
 from tiered.errors import ConfigError, ReadOnly, SchemaMismatch, UnsupportedFormat
 from tiered.format import document
 from tiered.format.erasure import encode_values
-from tiered.tiering import erasures, store_sweep, table_passes
+from tiered.tiering import store_sweep, table_passes
 
 SETTINGS = stepwise(offload={"after": "2h", "tail_interval": "off"}, local_retention={"age": "9h"})
-
-
-@pytest.fixture
-def url(tmp_path: Path) -> str:
-    return f"file://{tmp_path}/bucket"
-
-
-@pytest.fixture
-def days(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Moves the clock of the bucket forward by days."""
-    ahead = timedelta()
-    real = store_sweep.server_seconds
-
-    def move(count: float) -> None:
-        nonlocal ahead
-        ahead += timedelta(days=count)
-
-    for module in (erasures, store_sweep):
-        monkeypatch.setattr(module, "server_seconds", lambda store: real(store) + ahead.total_seconds())
-    return move
 
 
 @pytest.fixture

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 
 import tiered
+from tests.support.budget import thinned
 from tests.support.clock import Clock
-from tests.support.disk_model import BYTES, EVERYTHING, LAST, NAMES, NOTHING, Loss, some
+from tests.support.disk_model import BYTES, EVERYTHING, LAST, NAMES, NOTHING, Image, Loss, some
 from tests.support.recorder import Recorder
 from tests.support.stores import stepwise
 from tiered.engine.host import Host
@@ -18,6 +21,35 @@ TYPED = pa.schema([("n", pa.int64()), ("text", pa.string())])
 PLACES = (("events", 0), ("events", 1), ("sums", 0))
 ORDINARY = 1_000_000
 BUCKET = "s3://bucket/prefix"
+
+
+def check_each(
+    images: Iterable[tuple[int, Image]], folder: Path, every: int, check: Callable[[Path, Image, int], None]
+) -> int:
+    """Check images that differ, each in a folder of its own; return how many there are.
+
+    Parameters
+    ----------
+    images
+        Each with the operation after which it can be there.
+    every
+        In the short run, check one of so many.
+    """
+    different = {image.key(): (index, image) for index, image in images}
+    for number, (index, image) in enumerate(thinned(list(different.values()), every)):
+        root = folder / f"{number}"
+        root.mkdir()
+        check(root, image, index)
+        shutil.rmtree(root)
+    return len(different)
+
+
+def check_each_bucket(
+    crashes: Iterable[tuple[int, Any, Image]], folder: Path, every: int, check: Callable[[Path, Image], None]
+) -> int:
+    """Check what is left in the bucket, without the disk; see `check_each`."""
+    images = ((index, Image(objects=image.objects)) for index, _, image in crashes)
+    return check_each(images, folder, every, lambda root, image, _: check(root, image))
 
 
 def host_of(recorder: Recorder, clock: Clock | None = None) -> Host:

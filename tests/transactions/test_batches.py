@@ -6,13 +6,13 @@ import shutil
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import tiered
-from tests.support.budget import thinned
 from tests.support.clock import Clock
 from tests.support.disk_model import Image
 from tests.support.recorder import Recorder
@@ -28,7 +28,7 @@ from tests.transactions.batch_life import (
     stage,
 )
 from tests.transactions.faults import FAULTS, Fault
-from tests.transactions.lives import BUCKET, host_of, opened
+from tests.transactions.lives import BUCKET, check_each, check_each_bucket, host_of, opened
 from tiered.tiering.publish_actions import PublishActions
 from tiered.transactions import log_renewal, staging
 from tiered.transactions.commits import Commits
@@ -73,13 +73,8 @@ def check(life: BatchLife, root: Path, image: Image, index: int) -> None:
 
 
 def check_crashes(life: BatchLife, folder: Path, every: int = 1) -> int:
-    different = {image.key(): (index, image) for index, _, image in life.crashes()}
-    for number, (index, image) in enumerate(thinned(list(different.values()), every)):
-        root = folder / f"{number}"
-        root.mkdir()
-        check(life, root, image, index)
-        shutil.rmtree(root)
-    return len(different)
+    images = ((index, image) for index, _, image in life.crashes())
+    return check_each(images, folder, every, partial(check, life))
 
 
 def test_a_crash_anywhere_leaves_no_part_of_a_batch(tmp_path: Path) -> None:
@@ -219,14 +214,7 @@ def check_bucket(root: Path, image: Image) -> None:
 
 
 def check_buckets(life: BatchLife, folder: Path, every: int = 1) -> int:
-    images = (Image(objects=image.objects) for _, _, image in life.crashes())
-    different = {image.key(): image for image in images}
-    for number, image in enumerate(thinned(list(different.values()), every)):
-        root = folder / f"{number}"
-        root.mkdir()
-        check_bucket(root, image)
-        shutil.rmtree(root)
-    return len(different)
+    return check_each_bucket(life.crashes(), folder, every, check_bucket)
 
 
 def test_no_moment_of_the_bucket_has_a_part_of_a_batch(tmp_path: Path) -> None:

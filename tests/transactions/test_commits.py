@@ -5,13 +5,13 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import tiered
-from tests.support.budget import thinned
 from tests.support.disk_model import Image
 from tests.support.recorder import Recorder
 from tests.support.stores import let_go, stepwise, values
@@ -22,6 +22,7 @@ from tests.transactions.lives import (
     PLACES,
     TYPED,
     Life,
+    check_each,
     host_of,
     opened,
     parts_of,
@@ -74,13 +75,8 @@ def check(life: Life, root: Path, image: Image, index: int) -> None:
 
 def check_crashes(life: Life, folder: Path, every: int = 1) -> int:
     """Check what crashes could leave; return how many differ."""
-    different = {image.key(): (index, image) for index, _, image in life.crashes()}
-    for number, (index, image) in enumerate(thinned(list(different.values()), every)):
-        root = folder / f"{number}"
-        root.mkdir()
-        check(life, root, image, index)
-        shutil.rmtree(root)
-    return len(different)
+    images = ((index, image) for index, _, image in life.crashes())
+    return check_each(images, folder, every, partial(check, life))
 
 
 @pytest.mark.parametrize("cold", [None, BUCKET], ids=["disk", "bucket"])

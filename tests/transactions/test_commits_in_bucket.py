@@ -15,7 +15,16 @@ from tests.support.clock import Clock
 from tests.support.disk_model import Image
 from tests.support.recorder import Recorder
 from tests.support.stores import stepwise
-from tests.transactions.lives import BUCKET, ORDINARY, Life, host_of, opened, parts_of, rows_of
+from tests.transactions.lives import (
+    BUCKET,
+    ORDINARY,
+    Life,
+    check_each_bucket,
+    host_of,
+    opened,
+    parts_of,
+    rows_of,
+)
 from tiered.recovery import restore
 from tiered.tiering.publish_actions import PublishActions
 from tiered.transactions import log_renewal
@@ -89,14 +98,7 @@ def whole_snapshot(store: Any) -> list[int]:
 
 def check_buckets(life: Life, folder: Path, every: int = 1) -> int:
     """Check what moments leave in the bucket; return how many differ."""
-    images = (Image(objects=image.objects) for _, _, image in life.crashes())
-    different = {image.key(): image for image in images}
-    for number, image in enumerate(thinned(list(different.values()), every)):
-        root = folder / f"{number}"
-        root.mkdir()
-        check(root, image)
-        shutil.rmtree(root)
-    return len(different)
+    return check_each_bucket(life.crashes(), folder, every, check)
 
 
 def test_no_moment_of_the_bucket_has_a_part_of_a_transaction(tmp_path: Path) -> None:
