@@ -77,4 +77,5 @@ def test_all_have_their_turn_within_a_second(store: tiered.Store, monkeypatch: p
     runs = round(1 / INTERVAL_SECONDS)
     for _ in range(runs):
         background.run()
-    assert len(set(looked)) == PARTITIONS
+    # Stores that other tests keep open have threads of their own.
+    assert set(looked) >= {writer.directory for writer in found(store)}

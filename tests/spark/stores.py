@@ -78,8 +78,9 @@ def mixed(root: Path, bucket: str) -> Place:
         "local_retention": {"age": "6h"},
         "roll": {"bytes": "64KiB"},
     }
+    # Two of these stay open for a whole session: no thread of theirs runs in the middle of other tests.
     settings = tiered.Settings.model_validate(
-        {"policies": {"default": rules}, "store": {"block_bytes": "8KiB"}}
+        {"policies": {"default": rules}, "store": {"block_bytes": "8KiB", "sync_interval": "1h"}}
     )
     store = tiered.open(root, cold=bucket, settings=settings, host=Host(clock=clock))
     store.create_topic("records", partitions=3)
