@@ -16,6 +16,7 @@ from ..peers import rivven
 from ..peers.embedded import INSERT, lmdb_log, offset_key, sqlite_log
 
 _NOTHING = "nothing"
+BOUND = "64 threads that wake each other, nothing else"
 
 
 def sync_append(bench: Bench) -> Case:
@@ -93,6 +94,9 @@ def group_commit(bench: Bench) -> Case:
         # Tasks cost less than threads: this long for a run of some tenths of a second.
         return Sample(*rivven.measure(program, "group-commit", folder, count * 2))
 
+    def woken(_: Path) -> Sample:
+        return Sample(_woken(64, count // 64))
+
     return Case(
         "Group commit: threads that each wait for their record (sync=always)",
         "records/s",
@@ -100,6 +104,7 @@ def group_commit(bench: Bench) -> Case:
             Variant("64 threads", threads(64, 1), _NOTHING),
             Variant("8 threads", threads(8, 2), _NOTHING),
             Variant("1 thread", threads(1, 8), _NOTHING),
+            Variant(BOUND, woken, "no records"),
             *([Variant(peer, in_rust, _NOTHING)] if program else []),
         ),
         (
@@ -107,8 +112,43 @@ def group_commit(bench: Bench) -> Case:
             Target("64 threads", 20, figure="records/sync"),
             *([Target("64 threads", 0.65, against=peer)] if program else []),
         ),
+        "The bare wake-ups are the most that threads in Python can do: each round, the last thread of 64 wakes the others.",
         rounds_each=2,
     )
+
+
+def _woken(threads: int, rounds: int) -> float:
+    """Return how many threads a second wake, where the last one to arrive wakes the others: no record, no disk."""
+    guard = threading.Lock()
+    waiting: list[threading.Lock] = []
+    ready = threading.Barrier(threads + 1)
+
+    def work() -> None:
+        own = threading.Lock()
+        own.acquire()
+        ready.wait()
+        for _ in range(rounds):
+            with guard:
+                if len(waiting) < threads - 1:
+                    waiting.append(own)
+                    arrived = None
+                else:
+                    arrived = waiting.copy()
+                    waiting.clear()
+            if arrived is None:
+                own.acquire()
+            else:
+                for lock in arrived:
+                    lock.release()
+
+    workers = [threading.Thread(target=work) for _ in range(threads)]
+    for worker in workers:
+        worker.start()
+    ready.wait()
+    with stopwatch() as watch:
+        for worker in workers:
+            worker.join()
+    return threads * rounds / watch.seconds
 
 
 def _appended(folder: Path, records: list[bytes], *, threads: int) -> Sample:

@@ -422,8 +422,8 @@ def test_an_interrupt_anywhere_in_a_new_epoch_forgets_no_number(tmp_path: Path) 
 WAITING = {
     method.__code__
     for method in (
-        GroupCommit.run, GroupCommit._gather, ActiveSegment._advance, ActiveSegment.fail, Condition.__enter__,
-        Condition.__exit__, Condition.notify_all, Condition.notify, InterruptSafeCondition.notify_all,
+        GroupCommit.run, GroupCommit._gather, GroupCommit._step_down, ActiveSegment._advance, ActiveSegment.fail,
+        Condition.__enter__, Condition.__exit__, Condition.notify_all, Condition.notify, InterruptSafeCondition.notify_all,
     )
 }  # fmt: skip
 
@@ -445,7 +445,9 @@ def _interrupted_commit(directory: Path, point: int) -> bool:
             for thread in others:
                 thread.start()
             wait_until(
-                lambda: writer._group._followers == 1 and bool(writer.active.advanced._condition._waiters)
+                lambda: (
+                    len(writer._group._followers) == 1 and bool(writer.active.advanced._condition._waiters)
+                )
             )  # type: ignore[attr-defined]
             sys.settrace(trace)
         plain()
@@ -522,7 +524,7 @@ def test_an_interrupt_of_who_waits_takes_no_lock_from_another() -> None:
 def test_an_interrupt_of_a_leader_that_waits_for_the_lock_lets_others_lead() -> None:
     """It wants the lock, which others hold, to say that it is done."""
     group, left, done = GroupCommit(), [1], threading.Event()
-    lock = group._condition.lock
+    lock = group._lock
 
     class Contended:
         def __enter__(self) -> None:
@@ -534,7 +536,7 @@ def test_an_interrupt_of_a_leader_that_waits_for_the_lock_lets_others_lead() -> 
         def __exit__(self, *_: object) -> None:
             lock.release()
 
-    group._condition.lock = Contended()  # type: ignore[assignment]
+    group._lock = Contended()  # type: ignore[assignment]
     with suppress(Interrupted):
         group.run(lambda: False, lambda: None)
     next_one = threading.Thread(target=lambda: group.run(done.is_set, done.set), daemon=True)

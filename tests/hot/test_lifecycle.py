@@ -250,7 +250,7 @@ def test_a_child_waits_for_no_lock_and_keeps_no_file_of_the_parent(tmp_path: Pat
     append(writer, b"pending")
     locks = [
         writer._sync_lock, writer.blocks.write_lock, writer.pending.lock, writer.active.advanced.lock,
-        writer._group._condition.lock,
+        writer._group._lock,
     ]  # fmt: skip
     held, go_on = threading.Event(), threading.Event()
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 
-from ..base.condition import InterruptSafeCondition
-
 _GATHER_SECONDS_MAX = 0.002
-_GATHER_STEP_SECONDS = 0.00002
 
 
 class GroupCommit:
@@ -17,13 +15,17 @@ class GroupCommit:
     The threads that a commit wakes share the interpreter and run one after another. The first to append again would
     lead a commit of one record, and so would the next. So a leader first waits until as many followers have joined as
     the last commit woke, for as long as that commit took, at most 2 ms. A thread that is alone never waits.
+
+    Each follower waits for a lock of its own. With a condition, each would take the common lock again once it is woken,
+    which is one more switch of threads a record.
     """
 
     def __init__(self) -> None:
-        self._condition = InterruptSafeCondition()
+        self._lock = threading.Lock()
         self._leading = False
-        self._followers = 0
+        self._followers: list[threading.Lock] = []
         self._expected = 0
+        self._all_joined: threading.Lock | None = None
         self._commit_seconds = 0.0
 
     def run(self, done: Callable[[], bool], commit: Callable[[], None]) -> None:
@@ -34,15 +36,17 @@ class GroupCommit:
         """
         leader = False
         try:
-            with self._condition.lock:
-                while not done():
+            while not done():
+                with self._lock:
+                    if done():
+                        return
                     if not self._leading:
                         leader = self._leading = True
                         break
-                    self._followers += 1
-                    self._condition.wait()
-                else:
-                    return
+                    woken = self._join()
+                woken.acquire()
+            else:
+                return
             self._gather()
             started = time.perf_counter()
             commit()
@@ -56,15 +60,35 @@ class GroupCommit:
                     self._step_down()
                     raise
 
-    def _step_down(self) -> None:
-        with self._condition.lock:
-            self._leading = False
-            self._expected, self._followers = self._followers, 0
-            self._condition.notify_all()
+    def _join(self) -> threading.Lock:
+        """Return a lock that the leader releases after its commit. The caller holds the common lock."""
+        woken = threading.Lock()
+        woken.acquire()
+        self._followers.append(woken)
+        if self._all_joined is not None and len(self._followers) >= self._expected:
+            _release(self._all_joined)
+        return woken
 
     def _gather(self) -> None:
         if not self._expected:
             return
-        deadline = time.perf_counter() + min(self._commit_seconds, _GATHER_SECONDS_MAX)
-        while self._followers < self._expected and time.perf_counter() < deadline:
-            time.sleep(_GATHER_STEP_SECONDS)
+        all_joined = threading.Lock()
+        all_joined.acquire()
+        with self._lock:
+            if len(self._followers) >= self._expected:
+                return
+            self._all_joined = all_joined
+        all_joined.acquire(timeout=min(self._commit_seconds, _GATHER_SECONDS_MAX))
+
+    def _step_down(self) -> None:
+        with self._lock:
+            self._leading, self._all_joined = False, None
+            self._expected = len(self._followers)
+            for woken in self._followers:
+                _release(woken)
+            self._followers.clear()
+
+
+def _release(lock: threading.Lock) -> None:
+    if lock.locked():  # else a call that Ctrl-C interrupted has released it
+        lock.release()
