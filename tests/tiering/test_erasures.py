@@ -254,9 +254,11 @@ def test_a_restore_takes_over_what_is_open(tmp_path: Path, url: str, clock: Cloc
         topic.append(b"<of b> lost", key="b")
     with tiered.restore(url, tmp_path / "new", settings=SETTINGS, host=Host(clock=clock)) as store:
         topic = store.topic("t")
+        assert [(x.number, x.state) for x in store.erasures()] == [(1, "rewriting")]
+        assert topic.erase(["gone"]).number == 2
         topic.append(b"<of b> after", key="b")
         carry_out(store, clock, days)
-        assert [x.state for x in store.erasures()] == ["done"]
+        assert [(x.number, x.state) for x in store.erasures()] == [(1, "done"), (2, "done")]
         assert topic.scan().to_arrow()["value"].to_pylist()[-1] == b"<of b> after"
         assert topic.scan(columns=["offset"]).to_arrow()["offset"].to_pylist() == [*KEPT, 30]
     with pytest.raises(UnsupportedFormat), pytest.MonkeyPatch.context() as older:
@@ -338,13 +340,17 @@ def test_what_a_restore_has_undone_is_waited_for(
         assert files_with(tmp_path, b"<of b>") == []
 
 
+@pytest.mark.parametrize("unsealed", [0, 5])
 def test_an_old_image_of_the_disk_does_not_bring_records_back(
-    tmp_path: Path, url: str, clock: Clock, days: Any
+    tmp_path: Path, url: str, clock: Clock, days: Any, unsealed: int
 ) -> None:
+    """Also those of the newest segment, which no rule would seal for days."""
     with open_store(tmp_path / "data", url, clock, settings=SETTINGS) as store:
-        fill(store)
+        topic = fill(store)
         clock.advance(3 * 3600)
         store.tier()
+        for number in range(30, 30 + unsealed):
+            topic.append(f"<of b> {number}".encode(), key="b")
     shutil.copytree(tmp_path / "data", tmp_path / "image")
     with open_store(tmp_path / "data", url, clock, settings=SETTINGS) as store:
         store.topic("t").erase(["b"])
@@ -353,8 +359,9 @@ def test_an_old_image_of_the_disk_does_not_bring_records_back(
     shutil.rmtree(tmp_path / "data")
     shutil.move(tmp_path / "image", tmp_path / "data")
     assert files_with(tmp_path, b"<of b>")
-    with open_store(tmp_path / "data", url, clock, settings=SETTINGS) as store:
-        store.tier()
+    late = stepwise(offload={"after": "90d", "tail_interval": "off"})
+    with open_store(tmp_path / "data", url, clock, settings=late) as store:
+        assert store.tier().failed == ()
         assert [x.state for x in store.erasures()] == ["done"]
         assert numbers(store.topic("t")) == KEPT
     assert files_with(tmp_path, b"<of b>") == []
@@ -587,7 +594,7 @@ def test_a_ledger_that_others_wrote_into_the_bucket_ends_no_pass(
         report, problems = store.tierer.run_once()
         assert "offload" in [action.kind for action, _ in report.done]
         assert [type(error) for error in problems] == [tiered.CorruptionError]
-        assert store.erasures() == []
+        assert [erasure.state for erasure in store.erasures()] == ["rewriting"]
 
 
 def test_objects_that_a_rebuilt_manifest_brings_back_count_from_then(

@@ -63,6 +63,7 @@ from ..warm.catalog import (
     Catalog,
     TransactionsCut,
 )
+from ..warm.erasure_ledger import ErasureLedger
 from ..warm.file_lock import FileLock
 from ..warm.filesystem import FileSystem, write_atomically
 from ..warm.mount_check import check_local
@@ -257,7 +258,9 @@ class _Restore:
         if ERASURES_FEATURE in self._features:
             # Before the store can be opened: later appends take the offsets of records that are lost, and are no business
             # of an earlier erasure.
-            change_ledger(self._bucket, self._ends.limit)
+            erasures = change_ledger(self._bucket, self._ends.limit)
+            # Here too, so that the next erasure gets a number of its own.
+            ErasureLedger(self._fs, self._root).begin(erasures)
 
     def _write_mark(self, restore_id: str, lineage: int | None = None) -> None:
         begun = {} if lineage is None else {"lineage": lineage}

@@ -212,13 +212,17 @@ def plain_values(values: pa.Array) -> tuple[object, ...]:
 def open_erasures(context: StoreContext, meta: TopicMeta) -> list[LedgerEntry]:
     """Return the erasures of a topic whose values may still lie in objects of its manifests.
 
+    One that a restore took over is among them once a pass has fetched its values.
+
     Raises
     ------
     CorruptionError, UnsupportedFormat
     """
     ledger = context.erasures
-    known = () if ledger is None else ledger.read()
-    return [item for item in known if item.topic_id == meta.topic_id and item.done_us is None]
+    if ledger is None:
+        return []
+    topics = [item for item in ledger.read() if item.topic_id == meta.topic_id and item.done_us is None]
+    return [item for item in topics if ledger.has_values(item)]
 
 
 def horizon_of(erasure: LedgerEntry, partition: int) -> int:

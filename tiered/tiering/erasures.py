@@ -19,6 +19,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 from uuid import UUID
 
 from ..cold.manifest.erasures import drop_values, exchange_ledger, get_values, put_values, read_ledger
@@ -30,7 +31,7 @@ from ..errors import ColdStorageError, CorruptionError, ObjectsHeld, TieredError
 from ..format.document import ERASURES_FEATURE
 from ..format.erasure import LedgerEntry, decode_values, merge_ledgers
 from ..format.topic_meta import TopicMeta
-from ..policies.actions import EvictLocal
+from ..policies.actions import EvictLocal, Seal
 from ..warm.bucket_binding import read_binding
 from .claims import Claims
 from .erase_actions import horizon_of, mark_of
@@ -100,7 +101,8 @@ class Erasures:
         else:
             owner = documents.read_store()
             merged = read_ledger(documents) if owner is not None and ERASURES_FEATURE in owner[1] else ()
-        known = {item.id for item in ours}
+        # A restore writes the ledger without values.
+        known = {item.id for item in ours if item.done_us is not None or ledger.has_values(item)}
         fresh = [item for item in merged if item.id not in known]
         if fresh:
             self._adopt(fresh)
@@ -118,7 +120,9 @@ class Erasures:
         """Bring open erasures to the bucket before a pass carries them out; return the error, if there is one."""
         ledger = self._context.erasures
         try:
-            if ledger is not None and any(item.done_us is None for item in ledger.read()):
+            if ledger is not None and any(
+                item.done_us is None and ledger.has_values(item) for item in ledger.read()
+            ):
                 self.exchange()
         except (TieredError, OSError) as error:
             return [as_tiered_error(error)]
@@ -142,8 +146,7 @@ class Erasures:
 
     def _delete_segments(self, handle: PartitionHandle, horizon: int, erasure: LedgerEntry) -> None:
         loaded = handle.manifest.load()
-        local = handle.local().segments
-        for at, segment in enumerate(local):
+        for segment in handle.local().segments:
             base, end = segment.header.base_offset, segment.end_offset
             if base >= horizon or base == end:
                 continue
@@ -152,14 +155,16 @@ class Erasures:
             if all(entry.record_count == entry.end_offset - entry.base_offset for entry in entries):
                 continue
             reason = f"erasure {erasure.number} was carried out elsewhere"
-            if at == len(local) - 1:
-                raise ColdStorageError(f"{segment.path} stays, as the newest segment, although {reason}")
-            self._local.evict_local(
-                EvictLocal(
-                    topic=handle.meta.name, partition=handle.partition, segment_id=segment.header.segment_id,
-                    base_offset=base, end_offset=end, bytes=segment.bytes, reason=reason,
+            what: dict[str, Any] = {
+                "topic": handle.meta.name, "partition": handle.partition, "segment_id": segment.header.segment_id,
+                "base_offset": base, "end_offset": end, "bytes": segment.bytes, "reason": reason,
+            }  # fmt: skip
+            if segment.facts is None:
+                self._local.seal(Seal(**what))
+            if not self._local.evict_local(EvictLocal(**what)):
+                raise ColdStorageError(
+                    f"{segment.path} stays until its writer has sealed it, although {reason}; the next pass goes on"
                 )
-            )  # fmt: skip
 
     # -- the end ---------------------------------------------------------------------------------
 

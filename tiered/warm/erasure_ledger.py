@@ -78,10 +78,18 @@ class ErasureLedger:
         except FileNotFoundError:
             return None
 
+    def has_values(self, erasure: LedgerEntry) -> bool:
+        """Whether the values of an erasure are here."""
+        return (self._folder.parent / erasure.values_name).exists()
+
     def write_values(self, erasure: LedgerEntry, data: bytes) -> None:
         """Store the values of an erasure durably, as `format.erasure.encode_values` made them."""
         self._fs.make_directory(self._folder)
         write_atomically(self._fs, self._folder.parent / erasure.values_name, data)
+
+    def begin(self, erasures: tuple[LedgerEntry, ...]) -> None:
+        """Write the ledger of a store that nobody can open yet; a pass fetches the values of those that are open."""
+        self._write(erasures)
 
     def add(self, make: Callable[[int], LedgerEntry], values: pa.Array) -> LedgerEntry:
         """Add an erasure, which `make` returns for its number; durable once this returns.

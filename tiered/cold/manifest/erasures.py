@@ -40,8 +40,10 @@ def exchange_ledger(documents: StoreDocuments, ours: Sequence[LedgerEntry]) -> t
     return merged
 
 
-def change_ledger(documents: StoreDocuments, change: Callable[[LedgerEntry], LedgerEntry]) -> None:
-    """Change each erasure in the bucket; what a joined ledger takes back has no effect.
+def change_ledger(
+    documents: StoreDocuments, change: Callable[[LedgerEntry], LedgerEntry]
+) -> tuple[LedgerEntry, ...]:
+    """Change each erasure in the bucket, and return all; what a joined ledger takes back has no effect.
 
     Raises
     ------
@@ -49,8 +51,7 @@ def change_ledger(documents: StoreDocuments, change: Callable[[LedgerEntry], Led
     """
     known = read_ledger(documents)
     changed = tuple(map(change, known))
-    if changed != known:
-        exchange_ledger(documents, changed)
+    return known if changed == known else exchange_ledger(documents, changed)
 
 
 def read_ledger(documents: StoreDocuments) -> tuple[LedgerEntry, ...]:
