@@ -354,7 +354,8 @@ def test_an_append_that_failed_appended_nothing(tmp_path: Path, monkeypatch: pyt
         return real(*arguments, **named)
 
     monkeypatch.setattr(ActiveSegment, "append", full)
-    settings = tiered.Settings.load(store={"block_bytes": "16KiB"})
+    # The thread that flushes would meet the full disk in place of an append, and try again.
+    settings = tiered.Settings.load(store={"block_bytes": "16KiB", "sync_interval": "1h"})
     rows, failed = [b"%05d" % i + bytes(100) for i in range(500)], []
     with (
         tiered.open(tmp_path / "small", settings=settings) as store,

@@ -11,13 +11,11 @@ import pytest
 
 import tiered
 from tests.support.clock import Clock
-from tests.support.stores import OFFLOAD_US, let_go, stepwise, tier, values
-from tiered.cli.verify import open_tiers
+from tests.support.stores import OFFLOAD_US, let_go, repaired, stepwise, tier, values
 from tiered.engine.host import Host
 from tiered.errors import DiskFull, PartitionPoisoned, TransactionLogDamaged
 from tiered.format.schema import TRANSACTIONS_TOPIC
 from tiered.hot.held_partition import HeldPartition
-from tiered.repair.repair import repair_store
 
 MARK = b"!find me!"
 
@@ -66,19 +64,6 @@ def damage(root: Path) -> Path:
     data[len(data) // 2] ^= 1
     path.write_bytes(data)
     return path
-
-
-def repaired(root: Path, cold: str | None, **options: Any) -> Any:
-    settings = stepwise().model_copy(deep=True)
-    values = settings.to_json()
-    values["store"]["path"] = str(root)
-    if cold is not None:
-        values["cold"] = {"url": cold}
-    tiers = open_tiers(tiered.Settings.model_validate(values))
-    try:
-        return repair_store(tiers, deep=True, **options)
-    finally:
-        tiers.close()
 
 
 @pytest.mark.parametrize("sealed", [True, False], ids=["sealed", "newest"])

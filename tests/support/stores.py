@@ -11,10 +11,12 @@ from typing import Any
 import pyarrow as pa
 
 import tiered
+from tiered.cli.verify import open_tiers
 from tiered.cold.manifest.commit import Committer
 from tiered.cold.manifest.restore_intent import INTENT_SECONDS
 from tiered.engine.host import Host
 from tiered.format.topic_meta import TopicMeta
+from tiered.repair.repair import repair_store
 from tiered.tiering.partition_handle import PartitionHandle
 
 HOUR_US = 3_600_000_000
@@ -44,6 +46,19 @@ def open_store(path: Path, cold: str | None, clock: Any, **options: Any) -> tier
     """Open with `stepwise` settings and a clock that stands still."""
     options.setdefault("settings", stepwise())
     return tiered.open(path, cold=cold, host=Host(clock=clock), **options)
+
+
+def repaired(root: Path, cold: str | None, **options: Any) -> Any:
+    """Verify and repair a store that nobody has open; return the report."""
+    values = stepwise().to_json()
+    values["store"]["path"] = str(root)
+    if cold is not None:
+        values["cold"] = {"url": cold}
+    tiers = open_tiers(tiered.Settings.model_validate(values))
+    try:
+        return repair_store(tiers, deep=True, **options)
+    finally:
+        tiers.close()
 
 
 def handle_of(store: Any, meta: TopicMeta, partition: int) -> PartitionHandle:

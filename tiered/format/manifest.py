@@ -97,6 +97,11 @@ class ObjectEntry:
     filters_crc: int = 0
 
     @property
+    def lacks_records(self) -> bool:
+        """Whether records of its range were erased or compacted."""
+        return self.record_count < self.end_offset - self.base_offset
+
+    @property
     def hash_at_end(self) -> str:
         """Content hash, as first written, of the object's last segment up to `end_offset`; empty if unknown."""
         return self.origin_hash if self.sealed else self.end_hash

@@ -38,6 +38,8 @@ class SegmentFact:
         Path of the file, for messages.
     block_count, raw_bytes
         Number of blocks, and their bytes before compression; 0 if unknown.
+    outdated
+        Whether its object lacks records that were erased or compacted. The file is older, as of a disk image that came back.
     """
 
     topic: str
@@ -59,6 +61,7 @@ class SegmentFact:
     where: str = ""
     block_count: int = 0
     raw_bytes: int = 0
+    outdated: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -214,7 +214,8 @@ def upload_again(
     Fenced, ColdStorageError
     """
     where = cold.where(cold.keys.data(entry.name))
-    checks = _sources(entry, segments)
+    # A local file of an object that lacks records is older, and has them.
+    checks = [] if entry.lacks_records else _sources(entry, segments)
     if not checks:
         return _upload_copy(context, cold, meta, entry)
     ends = frozenset({entry.end_offset} if entry.end_hash else ())

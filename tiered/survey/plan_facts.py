@@ -170,6 +170,11 @@ def _segment_fact(
         where=str(item.path),
         block_count=len(index),
         raw_bytes=size if codec is Codec.NONE else 0,
+        outdated=any(
+            entry.lacks_records
+            for entry in wholes
+            if entry.base_offset < item.end_offset and entry.end_offset > header.base_offset
+        ),
     )
 
 

@@ -152,7 +152,7 @@ class Erasures:
                 continue
             # Records that no object has yet, or that objects still have, are checked with these, and not here.
             entries = () if loaded is None else handle.manifest.entries(loaded.head, base, end)
-            if all(entry.record_count == entry.end_offset - entry.base_offset for entry in entries):
+            if not any(entry.lacks_records for entry in entries):
                 continue
             reason = f"erasure {erasure.number} was carried out elsewhere"
             what: dict[str, Any] = {

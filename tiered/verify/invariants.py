@@ -362,7 +362,8 @@ def _disagreement(header: SegmentHeader, segment: SegmentCheck, entry: ObjectEnt
         return "are one segment with different offsets"
     if entry.sealed and entry.origin_hash and entry.origin_hash != sealed.origin_hash:
         return "are one segment with different hashes"
-    if entry.sealed and entry.generation == sealed.generation and entry.content_hash != sealed.content_hash:
+    as_made = entry.sealed and not entry.lacks_records and entry.generation == sealed.generation
+    if as_made and entry.content_hash != sealed.content_hash:
         return "are one generation with different hashes"
     return ""
 

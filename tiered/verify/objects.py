@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from itertools import pairwise
 
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..cold.fetch.object_reader import read_object
@@ -68,7 +69,9 @@ def check_object(
             own.problems.clear()
         findings.add(own)
     if not own.unknown:
-        findings.objects_read[entry.name] = next(iter(own.problems), None)
+        # What is wrong with a local file is no damage of the object.
+        damage = (problem for problem in own.problems if problem.where == where)
+        findings.objects_read[entry.name] = next(damage, None)
     return about
 
 
@@ -187,7 +190,19 @@ def _compare(
     end = min(entry.end_offset, segment.end_offset)
     schema = meta.schemas[entry.schema_id]
     cold = read_object(store, key, entry, schema, start_offset=start, end_offset=end)
-    for left, right in aligned(segment_rows(segment, schema, start, end), cold):
+    local = segment_rows(segment, schema, start, end)
+    if entry.lacks_records:
+        offsets = _offsets(store, key, entry, schema, start, end)
+        if len(offsets) < end - start:
+            findings.add_problem(
+                Problem(
+                    Item.LOG, str(twin.path), "the file has records that were erased or compacted",
+                    offsets=(start, end), advice="run tiered tier, which deletes the file",
+                )
+            )  # fmt: skip
+        kept = (batch.filter(pc.is_in(batch.column("offset"), offsets)) for batch in local)
+        local = (batch for batch in kept if batch.num_rows)
+    for left, right in aligned(local, cold):
         if not same_records(left, right):
             findings.add_problem(
                 Problem(
@@ -196,3 +211,11 @@ def _compare(
                     advice="keep both; compare them by tiered inspect and tiered read",
                 )
             )  # fmt: skip
+
+
+def _offsets(
+    store: ObjectStore, key: str, entry: ObjectEntry, schema: pa.Schema, start: int, end: int
+) -> pa.Array:
+    """Return the offsets of an object's records in a range."""
+    batches = read_object(store, key, entry, schema, columns=["offset"], start_offset=start, end_offset=end)
+    return pa.concat_arrays([pa.array([], pa.int64()), *(batch.column("offset") for batch in batches)])

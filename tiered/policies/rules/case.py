@@ -10,6 +10,8 @@ from ..facts import ColdObjectFact, ErasureFact, PartitionFacts, SegmentFact, Sp
 from ..policy import Policy
 
 NOT_WAITING = -(1 << 80)
+OUTDATED = "it has records that were erased or compacted"
+"""Why a file that is older than its object does not stay."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from ...base.units import to_us
 from ..actions import EvictLocal
 from ..facts import SegmentFact
-from .case import PartitionCase, age_reason, segment_fields, size_reason
+from .case import OUTDATED, PartitionCase, age_reason, segment_fields, size_reason
 
 
 def evictable(case: PartitionCase, segments: Sequence[SegmentFact]) -> Iterator[SegmentFact]:
@@ -30,7 +30,12 @@ def evictions(case: PartitionCase, segments: Sequence[SegmentFact]) -> Iterator[
     """Yield what the rules on age and size evict, oldest first."""
     rule = case.policy.local_retention
     local = sum(item.local_bytes for item in segments)
+    outdated = list(_outdated(case, segments))
+    yield from (evict(segment, OUTDATED) for segment in outdated)
+    local -= sum(segment.local_bytes for segment in outdated)
     for segment in evictable(case, segments):
+        if segment.outdated:
+            continue
         age = case.age_us(segment)
         if rule.age is not None and age >= to_us(rule.age):
             reason = age_reason(age, "local_retention.age", to_us(rule.age))
@@ -40,6 +45,14 @@ def evictions(case: PartitionCase, segments: Sequence[SegmentFact]) -> Iterator[
             return
         yield evict(segment, reason)
         local -= segment.local_bytes
+
+
+def _outdated(case: PartitionCase, segments: Sequence[SegmentFact]) -> Iterator[SegmentFact]:
+    """Yield files from before an erasure or a compaction of their objects; neither their age nor a pin keeps them."""
+    for segment in segments:
+        proven = case.has_cold and segment.sealed and segment.in_manifest
+        if segment.outdated and proven and not case.facts.is_damaged_in_bucket(segment):
+            yield segment
 
 
 def evict(segment: SegmentFact, reason: str) -> EvictLocal:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from ...base.units import to_us
 from ..actions import Seal
 from ..facts import SegmentFact
-from .case import PartitionCase, age_reason, erasure_reason, segment_fields, size_reason
+from .case import OUTDATED, PartitionCase, age_reason, erasure_reason, segment_fields, size_reason
 
 
 def seals(case: PartitionCase, segments: Iterable[SegmentFact], start_offset: int) -> Iterator[Seal]:
@@ -30,6 +30,8 @@ def _reason_to_seal(case: PartitionCase, segment: SegmentFact, start_offset: int
     erasure = case.facts.erasure_of(segment.base_offset) if case.has_cold else None
     if erasure is not None and segment.end_offset > max(segment.base_offset, start_offset):
         return erasure_reason(erasure)
+    if segment.outdated:
+        return OUTDATED
     # Sealing is what lets the last records of an idle partition expire, once nothing is left before them.
     if segment.base_offset <= start_offset and not case.waits(segment):
         expired = case.expired_by_age(segment)
