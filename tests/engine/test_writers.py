@@ -72,7 +72,7 @@ def test_all_have_their_turn_within_a_second(store: tiered.Store, monkeypatch: p
     """Whatever the interval is, and however many partitions there are."""
     monkeypatch.setattr(writers, "_TURN_WRITERS", 1)
     looked: list[Path] = []
-    monkeypatch.setattr(writers, "serve_requests", lambda writer: looked.append(writer.directory))
+    monkeypatch.setattr(writers, "serve_requests", lambda writer, _: looked.append(writer.directory))
     background = BackgroundFlush(store.context, store.open_topics.writers, INTERVAL_SECONDS)
     runs = round(1 / INTERVAL_SECONDS)
     for _ in range(runs):

@@ -17,6 +17,7 @@ import tiered
 from tests.support.byte_search import files_with
 from tests.support.clock import Clock
 from tests.support.stores import HOUR_US, handle_of, open_store, repaired, stepwise
+from tests.support.waiting import wait_until
 from tiered.cold.manifest.leases import Lease
 from tiered.cold.manifest.partition_manifest import PartitionManifest
 from tiered.cold.object_store.connect import open_object_store
@@ -290,6 +291,33 @@ def test_records_after_a_restore_to_a_time_are_no_business_of_an_earlier_erasure
         carry_out(store, clock, days)
         assert [x.state for x in store.erasures()] == ["done"]
         assert numbers(topic) == [0, 2, 3, 5, 6, 8, 9, 10]
+
+
+def test_a_writer_in_another_process_is_asked_to_shorten_its_log(
+    tmp_path: Path, url: str, clock: Clock, days: Any
+) -> None:
+    """It is open, and commits nothing more."""
+    settings = stepwise({"sync_interval": "20ms"}, offload={"after": "2h", "tail_interval": "1s"})
+    with (
+        open_store(tmp_path / "data", url, clock, settings=settings) as writer,
+        open_store(tmp_path / "data", url, clock, settings=settings, tierer=True) as daemon,
+    ):
+        topic = writer.create_topic("t")
+        with writer.transaction() as transaction:
+            transaction.append("t", b"<of b>", key="b")
+            transaction.append("t", b"of a", key="a")
+        erasure = topic.erase(["b"])
+
+        def done() -> bool:
+            clock.advance(HOUR_US / 1e6)
+            daemon.tier()
+            days(2)
+            daemon.sweep()
+            return erasure.state == "done"
+
+        wait_until(done, seconds=60)
+        assert topic.scan().to_arrow()["value"].to_pylist() == [b"of a"]
+    assert files_with(tmp_path, b"<of b>") == []
 
 
 @pytest.mark.parametrize("transacted", [False, True])

@@ -208,7 +208,7 @@ def test_an_expiry_that_only_the_writer_can_do_removes_nothing_before_it_did(tmp
             assert call(beside, expiry(2)) == 0
             assert local_segments(tmp_path, "t") == before
             assert values(beside.topic("t")) == [b"0", b"1", b"2"]
-        serve_requests(store.topic("t").opened.writer(0))
+        serve_requests(store.topic("t").opened.writer(0), store.context.commits.shorten_log)
         assert store.topic("t").offsets()[0].start == 2
 
 

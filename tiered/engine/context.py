@@ -65,6 +65,8 @@ class Transactions(Protocol):
 
     def shorten_log(self, offset: int) -> None: ...
 
+    def shorten_log_soon(self, offset: int) -> None: ...
+
 
 class StoreContext:
     """The parts of one open store.

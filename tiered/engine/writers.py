@@ -125,7 +125,10 @@ class BackgroundFlush:
 
     @property
     def _all_steps(self) -> tuple[Callable[[PartitionWriter], object], ...]:
-        return PartitionWriter.roll_if_old, self._flush, serve_requests, PartitionWriter.close_sealed
+        return PartitionWriter.roll_if_old, self._flush, self._serve, PartitionWriter.close_sealed
+
+    def _serve(self, writer: PartitionWriter) -> None:
+        serve_requests(writer, self._context.commits.shorten_log_soon)
 
     def _flush(self, writer: PartitionWriter) -> None:
         if writer.dirty:

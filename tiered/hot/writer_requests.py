@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 
 from ..errors import ReadOnly
 from ..warm.writer_requests import REQUEST_FILE, take
 from .partition_writer import PartitionWriter
 
 
-def serve_requests(writer: PartitionWriter) -> None:
+def serve_requests(writer: PartitionWriter, shorten_log: Callable[[int], object]) -> None:
     """Take the pending request and carry it out: move the start offset, forget, seal. Costs one `stat` if there is none.
+
+    Parameters
+    ----------
+    shorten_log
+        Called with the offset, if the transaction log is to begin there or later.
 
     Raises
     ------
@@ -31,5 +37,7 @@ def serve_requests(writer: PartitionWriter) -> None:
         writer.set_start_offset(min(request.start_offset, writer.durable_offset))
     if request.forget:
         writer.recent.clear()
+    if request.shorten:
+        shorten_log(request.shorten)
     if request.seal is not None and request.seal == writer.active_segment_id:
         writer.roll()

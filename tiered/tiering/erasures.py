@@ -217,8 +217,7 @@ class Erasures:
                 erasure.topic,
             )
         meta = self._meta(erasure)
-        if self._context.lifecycle.writes:
-            self._context.commits.shorten_log(self._traces.log.end(erasure))
+        self._shorten_log(erasure)
         trace = next(self._traces.here(erasure, meta), None)
         if trace is None and self._may_look(erasure):
             swept = self._swept()
@@ -231,6 +230,15 @@ class Erasures:
         self._record(replace(erasure, done_us=self._context.clock()))
         log.info("erasure %d of %s is done", erasure.number, erasure.topic)
         return ""
+
+    def _shorten_log(self, erasure: LedgerEntry) -> None:
+        end = self._traces.log.end(erasure)
+        if self._context.lifecycle.writes:
+            self._context.commits.shorten_log(end)
+            return
+        log = self._traces.log.log(erasure)
+        if log is not None and log.local().start_offset < end:
+            self._local.ask_to_shorten(log, end)
 
     def _may_look(self, erasure: LedgerEntry) -> bool:
         """Whether to look into the bucket: once, and again after each sweep, as only a sweep deletes."""

@@ -134,6 +134,10 @@ class LocalActions:
             return True
         return self._with_writer(handle, lambda _: None, WriterRequest(handle.meta.topic_id, forget=True))
 
+    def ask_to_shorten(self, log: PartitionHandle, offset: int) -> None:
+        """Ask the writer in another process to let the transaction log begin at an offset or later; without one, nothing happens."""
+        post(self._fs, log.directory, WriterRequest(log.meta.topic_id, shorten=offset))
+
     def _check_published(self, handle: PartitionHandle, head: Head, segment: SegmentFile) -> None:
         """Raise unless the published records of a segment are proven to be those of its file; the id is no proof."""
         manifest = handle.manifest

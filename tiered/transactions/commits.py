@@ -306,6 +306,10 @@ class Commits:
         """Move the start of the log to `offset` or beyond, as far as its transactions are applied and published."""
         self.completion.shorten_log(offset)
 
+    def shorten_log_soon(self, offset: int) -> None:
+        """Do so on another thread, and not at all if that is busy with the log or closed: whoever needs it asks again."""
+        self.completion.shorten_log_soon(offset)
+
     # -- ending ----------------------------------------------------------------------------------
 
     def close(self) -> None:

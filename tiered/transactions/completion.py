@@ -172,17 +172,35 @@ class Completion:
             self.settle(ask=True)
             self._log.renewal.renew_beyond(offset)
 
+    def shorten_log_soon(self, offset: int) -> None:
+        """Do so on another thread, unless one is at it."""
+
+        def shorten() -> None:
+            try:
+                self.shorten_log(offset)
+            finally:
+                self._renewing = False
+
+        if not self._renewing:
+            self._begin(shorten)
+
     def renew_if_due(self) -> None:
         """Shorten the log if it is long; commits do not wait for the bucket."""
         self._log.renewal.rewrite_if_moved()
         if self._log.renewal.is_due and self._context.tiers.has_cold:
             if not self._renewing and time.monotonic() >= self._renew_after:
-                self._renewing = self._in_background(self._renew)
+                self._begin(self._renew)
         elif self._log.renewal.is_due:
             self.settle(ask=False)
             self._log.renewal.renew_if_due()
         elif self._log.open_count >= _OPEN_MAX and not self._context.tiers.has_cold:
             self._forget_durable(ask=False)
+
+    def _begin(self, work: Callable[[], None]) -> None:
+        """Run what changes the log in the background; it ends with `_renewing` as False."""
+        self._renewing = True
+        if not self._in_background(work):
+            self._renewing = False
 
     def _renew(self) -> None:
         try:

@@ -40,6 +40,8 @@ class WriterRequest:
         Whether the bucket gets the same start offset, so that a new writer must not drop the request.
     forget
         Whether to drop the recent blocks from memory: an erasure removed some of their records.
+    shorten
+        The offset before which the transaction log holds erased rows; 0: leave it as it is.
     """
 
     topic_id: UUID
@@ -47,6 +49,7 @@ class WriterRequest:
     start_offset: int = 0
     decided: bool = False
     forget: bool = False
+    shorten: int = 0
 
 
 def post(fs: FileSystem, directory: Path, request: WriterRequest) -> None:
@@ -64,6 +67,7 @@ def post(fs: FileSystem, directory: Path, request: WriterRequest) -> None:
             max(pending.start_offset, request.start_offset),
             request.decided or pending.decided,
             request.forget or pending.forget,
+            max(pending.shorten, request.shorten),
         )
     values = {
         "topic_id": str(request.topic_id),
@@ -71,6 +75,7 @@ def post(fs: FileSystem, directory: Path, request: WriterRequest) -> None:
         "start_offset": request.start_offset,
         "decided": request.decided,
         **({"forget": True} if request.forget else {}),
+        **({"shorten": request.shorten} if request.shorten else {}),
     }
     write_atomically(fs, directory / REQUEST_FILE, encode_document(values))
 
@@ -93,13 +98,13 @@ def _read(directory: Path) -> WriterRequest | None:
     path = directory / REQUEST_FILE
     try:
         values = decode_document(read_whole(path), where=str(path))
-        seal, start = values["seal"], values["start_offset"]
-        if type(start) is not int or not 0 <= start < 1 << 63:
+        seal, start, shorten = values["seal"], values["start_offset"], values.get("shorten", 0)
+        if not all(type(offset) is int and 0 <= offset < 1 << 63 for offset in (start, shorten)):
             return None
         decided = values.get("decided", False) is True  # early releases do not write this key
         forget = values.get("forget", False) is True
         segment_id = None if seal is None else UUID(seal)
-        return WriterRequest(UUID(values["topic_id"]), segment_id, start, decided, forget)
+        return WriterRequest(UUID(values["topic_id"]), segment_id, start, decided, forget, shorten)
     except (FileNotFoundError, CorruptionError, UnsupportedFormat):
         return None
     except (KeyError, ValueError, TypeError, AttributeError):
