@@ -47,6 +47,15 @@ def test_lines_of_a_keys_file_end_at_line_feeds_alone(tmp_path: Path) -> None:
     assert read_lines(path) == ["ann", "b\u2028ob\x0b", "cid"]
 
 
+def test_a_keys_file_has_no_more_keys_than_one_erasure_takes(tmp_path: Path) -> None:
+    path = tmp_path / "keys.txt"
+    path.write_bytes(b"k\n" * 1_000_001)
+    with pytest.raises(tiered.ConfigError, match="has more than 1,000,000 keys; divide them among several"):
+        read_lines(path)
+    path.write_bytes(b"k\n\n" * 1_000_000)
+    assert len(read_lines(path)) == 1_000_000
+
+
 def test_from_a_dry_run_to_the_end(data: Path) -> None:
     assert "nothing was ever erased" in run("erasures").output
     found = run("erase", "orders", "--keys-file", "keys.txt", "--dry-run")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import threading
 import time
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -121,6 +123,34 @@ def test_a_value_that_equals_nothing_is_refused_beside_others(store: tiered.Stor
     with pytest.raises(ConfigError, match="null and NaN equal none"):
         topic.erase(column="f", values=[1.5, float("nan")])
     assert store.erasures() == []
+
+
+@pytest.mark.parametrize("column", ["n", "flag", "text"])
+@pytest.mark.parametrize(
+    "endless", [range(1 << 60), itertools.count(), itertools.repeat(0), itertools.repeat("x" * 100_000)]
+)
+def test_too_many_values_are_refused_before_they_are_looked_at(
+    store: tiered.Store, column: str, endless: Iterable[object]
+) -> None:
+    """The iterable may be endless, or have values of which many are the same."""
+    schema = pa.schema([("n", pa.int64()), ("flag", pa.bool_()), ("text", pa.string())])
+    topic = store.create_topic("t", schema=schema)
+    with pytest.raises(
+        ConfigError, match="takes at most 1,000,000 values and 67,108,864 bytes of them; divide"
+    ):
+        topic.erase(column=column, values=endless)
+    assert store.erasures() == []
+
+
+def test_a_record_counts_for_one_erasure(store: tiered.Store, clock: Clock, days: Any) -> None:
+    """For the first of those that are open and have its value."""
+    topic = fill(store)
+    for keys in (["a", "b"], ["b"], ["c", "b"], ["a", "b", "c"]):
+        topic.erase(keys)
+    topic.erase(column="value", values=[b"<of a> 0"])
+    carry_out(store, clock, days)
+    assert [(x.state, x.rows) for x in store.erasures()] == [("done", rows) for rows in (20, 0, 10, 0, 0)]
+    assert numbers(topic) == []
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from ..base.units import approximate_size
 from ..engine.erase import erased_column
 from ..engine.host import wall_clock_us
 from ..errors import ConfigError
+from ..format.erasure import VALUES_MAX
 from ..format.timestamps import to_datetime
 from ..policies.cost import COMMIT, Requests, estimate, upload_requests
 from ..store.interface.erasure import Erasure
@@ -172,7 +173,10 @@ def read_lines(path: Path) -> list[str]:
         lines = [line.removesuffix("\r") for line in data.decode("utf-8-sig").split("\n")]
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path} is not text in UTF-8 ({error.reason} at byte {error.start})") from None
-    return [line for line in lines if line]
+    lines = [line for line in lines if line]
+    if len(lines) > VALUES_MAX:
+        raise ConfigError(f"{path} has more than {VALUES_MAX:,} keys; divide them among several erasures")
+    return lines
 
 
 def values_of(field: pa.Field, lines: list[str]) -> list[Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sized
 from uuid import uuid4
 
 import pyarrow as pa
@@ -12,7 +12,7 @@ from ..base.caller import whoami
 from ..base.units import to_us
 from ..errors import ConfigError, SchemaMismatch
 from ..format.document import ERASURES_FEATURE
-from ..format.erasure import VALUES_BYTES_MAX, LedgerEntry
+from ..format.erasure import VALUES_BYTES_MAX, VALUES_MAX, LedgerEntry
 from ..reader.filters import stored_values
 from .open_topics import OpenTopic
 from .topic_shape import TopicShape
@@ -96,7 +96,7 @@ def erased_column(topic: TopicShape, column: str | None) -> pa.Field:
 def _values(field: pa.Field, given: Iterable[object]) -> pa.Array:
     if isinstance(given, (str, bytes)) or not isinstance(given, Iterable):
         raise ConfigError(f"an erasure takes a list of values, not {given!r:.80}")
-    listed = list(given)
+    listed = _listed(given)
     values = list(dict.fromkeys(stored_values(field, [value for value in listed if value is not None])))
     if None in listed or any(value != value for value in values):
         raise ConfigError(
@@ -106,8 +106,27 @@ def _values(field: pa.Field, given: Iterable[object]) -> pa.Array:
         raise ConfigError("an erasure without values erases nothing; give at least one")
     array = pa.array(values, field.type)
     if array.nbytes > VALUES_BYTES_MAX:
-        raise ConfigError(
-            f"the values of one erasure take {array.nbytes} bytes, and at most {VALUES_BYTES_MAX} are allowed; "
-            "divide them among several erasures"
-        )
+        raise _too_many()
     return array
+
+
+def _listed(given: Iterable[object]) -> list[object]:
+    """Return values as a list; of more than an erasure takes, or without end, only so many are read."""
+    if isinstance(given, Sized) and len(given) > VALUES_MAX:
+        raise _too_many()
+    listed: list[object] = []
+    size = 0
+    for value in given:
+        if isinstance(value, (str, bytes, bytearray, memoryview)):
+            size += len(value)
+        if len(listed) == VALUES_MAX or size > VALUES_BYTES_MAX:
+            raise _too_many()
+        listed.append(value)
+    return listed
+
+
+def _too_many() -> ConfigError:
+    return ConfigError(
+        f"an erasure takes at most {VALUES_MAX:,} values and {VALUES_BYTES_MAX:,} bytes of them; divide them among several "
+        "erasures"
+    )

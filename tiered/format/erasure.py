@@ -21,6 +21,8 @@ LEDGER_FILE = "erasures.json"
 VALUES_FOLDER = "erasures/"
 VALUES_BYTES_MAX = 64 << 20
 """The values of one erasure take at most this many bytes."""
+VALUES_MAX = 1_000_000
+"""One erasure has at most this many values."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +57,8 @@ class LedgerEntry:
     done_us
         When nothing of the store gave the records back any more; None before.
     rows
-        How many records were removed from the manifests.
+        How many records were removed from the manifests for this erasure. A record that several open ones remove counts for
+        the first of them.
     """
 
     id: UUID

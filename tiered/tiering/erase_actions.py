@@ -34,7 +34,7 @@ from ..format.document import ERASURES_FEATURE
 from ..format.erasure import LedgerEntry, merge_ledgers
 from ..format.manifest import ErasedMark, Head, ObjectEntry
 from ..format.manifest_changes import mark_erased, with_features
-from ..format.predicate import And, Comparison, In, IsNull, Not, Or, Predicate
+from ..format.predicate import Comparison, In, IsNull, Not, Or, Predicate
 from ..format.row_filter import RowFilter
 from ..format.topic_meta import TopicMeta
 from ..policies.actions import Erase
@@ -58,10 +58,6 @@ class _Due:
     def concerns(self, entry: ObjectEntry, schema: pa.Schema) -> bool:
         """Whether the object may have a record of the erasure."""
         return entry.base_offset < self.horizon and self.erasure.column in schema.names
-
-    def hits(self) -> Predicate:
-        before = Comparison("offset", "<", self.horizon)
-        return And((before, In(self.erasure.column, self.values)))
 
     def checked(self, offset: int) -> ErasedMark:
         """Return the mark once the objects before an offset were checked."""
@@ -149,7 +145,7 @@ class EraseActions:
     def _count(
         self, handle: PartitionHandle, entry: ObjectEntry, schema: pa.Schema, due: Sequence[_Due]
     ) -> dict[UUID, int]:
-        """Return how many records of an object each erasure removes; reads the columns of the conditions only.
+        """Return how many records of an object each erasure removes, after those before it; reads the compared columns only.
 
         Filters are believed: their bytes are verified like the column's.
         """
@@ -165,11 +161,11 @@ class EraseActions:
         rows = dict.fromkeys((item.erasure.id for item in due), 0)
         try:
             for batch in batches:
-                columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+                left = batch
                 for item in due:
-                    mask = RowFilter((item.hits(),)).mask(columns, batch.schema)
-                    count = batch.num_rows * mask if isinstance(mask, bool) else mask.true_count
-                    rows[item.erasure.id] += count
+                    kept = _filtered(left, item.others())
+                    rows[item.erasure.id] += left.num_rows - kept.num_rows
+                    left = kept
         except (CorruptionError, ObjectNotFound) as error:
             self._scrub(handle).record_damage(entry, error)
             raise
@@ -190,6 +186,12 @@ class EraseActions:
                 values = ledger.read_values(erasure, kind)
                 due.append(_Due(erasure, plain_values(values), horizon, mark))
         return due
+
+
+def _filtered(batch: pa.RecordBatch, condition: Predicate) -> pa.RecordBatch:
+    columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+    mask = RowFilter((condition,)).mask(columns, batch.schema)
+    return batch.slice(0, batch.num_rows * mask) if isinstance(mask, bool) else batch.filter(mask)
 
 
 def _reopen(context: StoreContext, erasures: Sequence[LedgerEntry]) -> None:

@@ -52,7 +52,10 @@ class Erasure:
 
     @property
     def rows(self) -> int:
-        """How many records were removed from the manifests; known once it is ``sweeping``."""
+        """How many records were removed from the manifests for this erasure; known once it is ``sweeping``.
+
+        A record that several open erasures remove counts for the first of them.
+        """
         return self.refresh().entry.rows
 
     @property
