@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from uuid import UUID
 
+from ..cold.fetch.cache_folders import CACHE_DIRECTORY
 from ..cold.object_store.options import ColdOptions, check_url
 from ..errors import ConfigError, DiskFull, TieredError
 from ..reader.locations import CacheOptions, TierLocations
@@ -15,7 +16,6 @@ from ..warm.bucket_binding import BucketBinding, read_binding, write_binding
 from ..warm.catalog import Catalog
 from .host import Host
 
-CACHE_DIRECTORY = "cache"
 COPIES_DIRECTORY = "promoted"
 
 

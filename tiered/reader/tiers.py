@@ -14,6 +14,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from ..base.keyed_locks import KeyedLocks
+from ..cold.fetch.cache_folders import CacheFolders
 from ..cold.fetch.counters import FetchCounters
 from ..cold.fetch.disk_cache import DiskCache
 from ..cold.fetch.fetcher import Fetcher
@@ -99,6 +100,7 @@ class Tiers:
                 cache.directory,
                 cache.disk_bytes,
                 outside_store=cache.outside_store,
+                folders=None if places.root is None else CacheFolders(places.root),
                 counters=self.fetch_counters,
             )
         return Fetcher(

@@ -22,6 +22,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import UUID
 
+from ..cold.fetch.cache_folders import CacheFolders
 from ..cold.manifest.erasures import drop_values, exchange_ledger, get_values, put_values, read_ledger
 from ..cold.manifest.leases import server_seconds
 from ..cold.manifest.store_documents import StoreDocuments
@@ -225,7 +226,9 @@ class Erasures:
         trace = trace or self._state.found[erasure.id][1]
         if trace:
             return trace
-        self._context.tiers.fetcher.clear()
+        kept = self._empty_caches()
+        if kept:
+            return kept
         # In this order: after a crash the next pass deletes values that were left.
         self._record(replace(erasure, done_us=self._context.clock()))
         log.info("erasure %d of %s is done", erasure.number, erasure.topic)
@@ -239,6 +242,16 @@ class Erasures:
         log = self._traces.log.log(erasure)
         if log is not None and log.local().start_offset < end:
             self._local.ask_to_shorten(log, end)
+    def _empty_caches(self) -> str:
+        """Empty the caches of cold data: this process's, and all folders of this host. Return why that fails, or nothing."""
+        root = self._context.tiers.locations.root
+        assert root is not None
+        try:
+            self._context.tiers.fetcher.clear()
+            CacheFolders(root, self._context.fs).empty()
+        except (OSError, CorruptionError) as error:
+            return f"a cache of cold data cannot be emptied: {error}"
+        return ""
 
     def _may_look(self, erasure: LedgerEntry) -> bool:
         """Whether to look into the bucket: once, and again after each sweep, as only a sweep deletes."""

@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tiered.cold.fetch import disk_cache
+from tiered.cold.fetch.cache_folders import CacheFolders
 from tiered.cold.fetch.disk_cache import DiskCache
 from tiered.errors import DiskFull
 from tiered.warm.filesystem import OsFileSystem
@@ -181,6 +182,51 @@ def test_a_disk_that_refuses_costs_the_entry_and_one_line(
         fs.step = step
         keep(cache, 4)
         assert len(caplog.records) == 2
+    cache.close()
+
+
+@pytest.mark.parametrize("step", ["create", "write", "sync", "rename", "sync_directory"])
+def test_nothing_is_kept_in_a_folder_before_its_note_is_durable(tmp_path: Path, step: str) -> None:
+    """An erasure empties the folders that it knows; of two processes, one notes the folder."""
+    root = tmp_path / "data"
+    root.mkdir()
+    fs = Refusing(step, OSError(errno.EIO, "broken"))
+    caches = [
+        DiskCache(tmp_path / "cache", 16 * PAGE, folders=CacheFolders(root, fs)),
+        DiskCache(tmp_path / "cache", 16 * PAGE, folders=CacheFolders(root)),
+    ]
+    keep(caches[0], 0)
+    assert here(caches[0], 0) == []
+    assert [path for path in (root / "caches").iterdir() if path.suffix == ".tmp"] == []
+    fs.step = ""
+    for number, cache in enumerate(caches):
+        keep(cache, number)
+        cache.close()
+    assert here(caches[0], 0, 1) == [0, 1]
+    assert CacheFolders(root).folders() == [root / "cache", tmp_path / "cache"]
+
+
+def test_the_own_folder_and_a_store_elsewhere_need_no_note(tmp_path: Path) -> None:
+    root = tmp_path / "data"
+    root.mkdir()
+    for folders, folder in (
+        (CacheFolders(root), root / "cache"),
+        (CacheFolders(tmp_path / "none"), tmp_path / "cache"),
+    ):
+        cache = DiskCache(folder, 16 * PAGE, folders=folders)
+        keep(cache, 0)
+        assert here(cache, 0) == [0]
+        cache.close()
+    assert sorted(path.name for path in tmp_path.rglob("*") if path.is_dir()) == ["cache", "cache", "data"]
+
+
+def test_a_reader_that_may_not_note_its_folder_caches_nevertheless(tmp_path: Path) -> None:
+    root = tmp_path / "data"
+    root.mkdir()
+    fs = Refusing("make_directory", PermissionError(errno.EACCES, "not yours"))
+    cache = DiskCache(tmp_path / "cache", 16 * PAGE, folders=CacheFolders(root, fs))
+    keep(cache, 0)
+    assert here(cache, 0) == [0]
     cache.close()
 
 

@@ -1,7 +1,7 @@
 """A bounded cache of fetched ranges on the local disk, shared by processes and kept over restarts.
 
 Each range is one file that contains its bytes only: a reader knows length and checksum from the manifest and verifies
-them. The name is a hash of the object's key and the range, so a file never becomes stale. A file appears whole, by rename.
+them. The name is that of the object's key and the range (`cache_folders`), so a file never becomes stale. A file appears whole, by rename.
 It is not synced: if a power cut damages it, it fails its checksum and is fetched again. Its modification time is the time
 of its last use; this is all that processes share to evict in the same order.
 
@@ -13,18 +13,17 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
-from hashlib import blake2b
 from pathlib import Path
 from uuid import uuid4
 
 from ...errors import TieredError
 from ...warm.filesystem import FileSystem, OsFileSystem, mark_used
+from .cache_folders import CacheFolders, empty_folder, range_files, range_name
 from .counters import FetchCounters
 from .memory_cache import RangeKey
 
@@ -37,8 +36,6 @@ _USED_SECONDS = 60
 _LEFTOVER_SECONDS = 3600
 _SECOND_NS = 1_000_000_000
 _PAGE = 4096
-# The user chooses the directory: other files in it are left alone.
-_CACHE_FILE = re.compile(r"[0-9a-f]{40}|\.[0-9a-f]{40}\.[0-9a-f]{32}\.tmp")
 
 
 class DiskCache:
@@ -53,6 +50,8 @@ class DiskCache:
         Created by the first write, if its parent exists.
     outside_store
         The directory is not part of a store: a new one is accessible to its owner only.
+    folders
+        Where the directory is noted.
     clock
         Returns nanoseconds since the epoch.
     """
@@ -63,6 +62,7 @@ class DiskCache:
         bytes_max: int,
         *,
         outside_store: bool = False,
+        folders: CacheFolders | None = None,
         fs: FileSystem | None = None,
         counters: FetchCounters | None = None,
         clock: Callable[[], int] = time.time_ns,
@@ -70,6 +70,7 @@ class DiskCache:
         self._directory = directory
         self._bytes_max = bytes_max
         self._outside_store = outside_store
+        self._folders = folders
         self._fs = fs or OsFileSystem()
         self._counters = counters or FetchCounters()
         self._clock = clock
@@ -108,7 +109,7 @@ class DiskCache:
         spare
             Use free room only, and evict this range first: no other range is evicted for it.
         """
-        name, size = self._name(key), len(data)
+        name, size = range_name(key), len(data)
         with self._lock:
             pending = sum(self._pending.values())
             if self._closed or name in self._pending or pending + size > _PENDING_BYTES_MAX:
@@ -135,10 +136,8 @@ class DiskCache:
         OSError
         """
         self.drain()
-        if self._directory.is_dir():
-            for _, _, name in self._list_files():
-                self._fs.unlink(self._directory / name)
-            self._known_bytes = None
+        empty_folder(self._fs, self._directory)
+        self._known_bytes = None
 
     def drain(self) -> None:
         """Wait until every queued range is written or rejected."""
@@ -156,17 +155,15 @@ class DiskCache:
             pool.shutdown()
 
     def _path(self, key: RangeKey) -> Path:
-        return self._directory / self._name(key)
-
-    @staticmethod
-    def _name(key: RangeKey) -> str:
-        return blake2b("\n".join(map(str, key)).encode(), digest_size=20).hexdigest()
+        return self._directory / range_name(key)
 
     def _write(self, name: str, data: bytes, spare: bool) -> None:
         temporary = self._directory / f".{name}.{uuid4().hex}.tmp"
         try:
             if self._directory.parent.is_dir() and not (self._directory / name).exists():
                 (self._fs.make_root if self._outside_store else self._fs.make_directory)(self._directory)
+                if self._folders is not None:
+                    self._folders.note(self._directory)
                 if self._make_room(_disk_bytes(len(data)), spare):
                     self._write_file(temporary, self._directory / name, data, 0 if spare else self._clock())
             self._failing = False
@@ -211,15 +208,12 @@ class DiskCache:
     def _list_files(self) -> list[tuple[int, int, str]]:
         """List the files by time of use, and sum up their sizes."""
         files: list[tuple[int, int, str]] = []
-        with os.scandir(self._directory) as entries:
-            for entry in entries:
-                if _CACHE_FILE.fullmatch(entry.name) is None:
-                    continue
-                try:
-                    status = entry.stat()
-                except FileNotFoundError:
-                    continue
-                files.append((status.st_mtime_ns, _disk_bytes(status.st_size), entry.name))
+        for entry in range_files(self._directory):
+            try:
+                status = entry.stat()
+            except FileNotFoundError:
+                continue
+            files.append((status.st_mtime_ns, _disk_bytes(status.st_size), entry.name))
         files.sort()
         self._known_bytes = sum(size for _, size, _ in files)
         self._written_bytes = 0

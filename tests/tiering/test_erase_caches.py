@@ -1,0 +1,168 @@
+"""Erasures and the folders in which processes of this host cached cold data, by whatever settings."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tiered
+from tests.support.clock import Clock
+from tests.support.stores import open_store, stepwise
+
+KEYS = ("a", "b", "c")
+
+
+def settings_of(cache: Path | None = None, **store: Any) -> tiered.Settings:
+    if cache is not None:
+        store["cache_path"] = str(cache)
+    return stepwise(store, offload={"after": "0s", "tail_interval": "off"}, local_retention={"age": "1h"})
+
+
+def fill(store: tiered.Store, clock: Clock) -> tiered.Topic:
+    """Three objects of ten records, of keys a, b and c in turn; the local files of two of them are evicted."""
+    topic = store.create_topic("t")
+    for number in range(30):
+        topic.append(b"%d" % number, key=KEYS[number % 3])
+        if number % 10 == 9:
+            topic.roll()
+    for _ in range(2):
+        store.tier()
+        clock.advance(2 * 3600)
+    return topic
+
+
+def read_cold(store: tiered.Store) -> None:
+    """Read records one by one, so that their row groups are cached."""
+    for offset in (0, 11):
+        assert list(store.topic("t").read(0, offset, 1))
+    store.context.tiers.fetcher.drain()
+
+
+def cached(folder: Path) -> int:
+    return len(list(folder.iterdir()))
+
+
+@pytest.fixture
+def opened(tmp_path: Path, url: str, clock: Clock) -> Callable[..., tiered.Store]:
+    """Opens one store, whose records lie in the bucket alone."""
+
+    def again(cache: Path | None = None, read_only: bool = False, **store: Any) -> tiered.Store:
+        options = settings_of(cache, **store)
+        return open_store(tmp_path / "data", url, clock, settings=options, read_only=read_only)
+
+    with again() as store:
+        fill(store, clock)
+    return again
+
+
+def carry_out(store: tiered.Store, clock: Clock, days: Any) -> None:
+    for _ in range(4):
+        clock.advance(3600)
+        store.tier()
+        days(2)
+        store.sweep()
+    store.tier()
+
+
+def test_folders_of_earlier_settings_and_of_other_processes_are_emptied(
+    opened: Callable[..., tiered.Store], tmp_path: Path, clock: Clock, days: Any
+) -> None:
+    before, reader, inside = tmp_path / "before", tmp_path / "reader", tmp_path / "data" / "mine"
+    with opened(before) as store:
+        read_cold(store)
+    with opened(inside) as store:
+        read_cold(store)
+    with opened(reader, read_only=True) as store:
+        read_cold(store)
+    with opened() as store:
+        read_cold(store)
+    folders = [before, inside, reader, tmp_path / "data" / "cache"]
+    assert all(map(cached, folders))
+    (before / "thesis.tex").write_bytes(b"of the user")
+    # The store moves, and the folder in it with it.
+    moved = tmp_path / "moved"
+    (tmp_path / "data").rename(moved)
+    folders = [reader, moved / "mine", moved / "cache"]
+    with open_store(moved, f"file://{tmp_path}/bucket", clock, settings=settings_of(cache_bytes=0)) as store:
+        erasure = store.topic("t").erase(["b"])
+        carry_out(store, clock, days)
+        assert erasure.state == "done"
+    assert [cached(folder) for folder in folders] == [0, 0, 0]
+    assert [path.name for path in before.iterdir()] == ["thesis.tex"]
+
+
+def test_a_folder_that_cannot_be_emptied_is_waited_for(
+    opened: Callable[..., tiered.Store], tmp_path: Path, clock: Clock, days: Any
+) -> None:
+    with opened(tmp_path / "other") as store:
+        read_cold(store)
+    # A directory in place of a file cannot be unlinked.
+    stuck = tmp_path / "other" / ("0" * 40)
+    stuck.mkdir()
+    with opened() as store:
+        erasure = store.topic("t").erase(["b"])
+        carry_out(store, clock, days)
+        assert erasure.state == "sweeping"
+        assert erasure.waits_for.startswith("a cache of cold data cannot be emptied: ")
+        assert str(stuck) in erasure.waits_for
+        stuck.rmdir()
+        store.tier()
+        assert erasure.state == "done"
+    assert cached(tmp_path / "other") == 0
+
+
+def test_the_note_of_a_folder_that_is_gone_goes_and_comes_back_with_it(
+    opened: Callable[..., tiered.Store], tmp_path: Path, clock: Clock, days: Any
+) -> None:
+    """Also in a process that cached in it before."""
+    other, notes = tmp_path / "other", tmp_path / "data" / "caches"
+    with opened(other) as store:
+        read_cold(store)
+        assert cached(notes) == 1
+        shutil.rmtree(other)
+        store.topic("t").erase(["b"])
+        carry_out(store, clock, days)
+        assert [x.state for x in store.erasures()] == ["done"]
+        assert cached(notes) == 0
+        read_cold(store)
+        assert (cached(notes), cached(other) > 0) == (1, True)
+
+
+def test_a_folder_of_two_stores_loses_cached_data_only(
+    opened: Callable[..., tiered.Store], tmp_path: Path, clock: Clock, days: Any
+) -> None:
+    shared = tmp_path / "shared"
+    place, rules = (tmp_path / "two", f"file://{tmp_path}/bucket2", clock), settings_of(shared)
+    with open_store(*place, settings=rules) as two:
+        fill(two, clock)
+    with open_store(*place, settings=rules) as two:
+        topic = two.topic("t")
+        read_cold(two)
+        with opened(shared) as one:
+            read_cold(one)
+            one.topic("t").erase(["b"])
+            carry_out(one, clock, days)
+            assert [x.state for x in one.erasures()] == ["done"]
+            assert cached(shared) == 0
+        assert topic.scan().to_arrow().num_rows == 30
+        read_cold(two)
+    assert cached(tmp_path / "two" / "caches") == cached(tmp_path / "data" / "caches") == 1
+
+
+def test_a_note_that_was_changed_ends_no_erasure(
+    opened: Callable[..., tiered.Store], tmp_path: Path, clock: Clock, days: Any
+) -> None:
+    with opened(tmp_path / "other") as store:
+        read_cold(store)
+        (note,) = (tmp_path / "data" / "caches").iterdir()
+        note.write_bytes(b"")
+        erasure = store.topic("t").erase(["b"])
+        carry_out(store, clock, days)
+        assert "no path of a cache folder" in erasure.waits_for
+        note.unlink()
+        store.tier()
+        assert erasure.state == "done"

@@ -1,0 +1,171 @@
+"""The folders in which processes of a store cache fetched ranges on this host: the end of an erasure empties them all.
+
+One lies in the store's directory, ``cache/``. Settings may name another one, at any time and for one process alone. Before the
+first range lies in it, such a folder is noted in the store's directory: a file ``caches/<hash>`` holds its path, relative to
+that directory if it lies below. A note goes when an erasure finds its folder gone.
+
+A range is one file. Its name has two hashes: of the object's key, and of the range's position and length.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from contextlib import suppress
+from hashlib import blake2b
+from pathlib import Path
+from uuid import uuid4
+
+from ...errors import CorruptionError
+from ...warm.filesystem import FileSystem, OsFileSystem
+from .memory_cache import RangeKey
+
+CACHE_DIRECTORY = "cache"
+NOTES_DIRECTORY = "caches"
+
+_HASH_BYTES = 10
+# The user chooses the folder: other files in it are left alone.
+_RANGE = re.compile(r"[0-9a-f]{40}|\.[0-9a-f]{40}\.[0-9a-f]{32}\.tmp")
+_NOTE = re.compile(r"[0-9a-f]{20}")
+
+
+def _hash(data: bytes) -> str:
+    return blake2b(data, digest_size=_HASH_BYTES).hexdigest()
+
+
+def hash_of_key(key: str) -> str:
+    """Return what the names of an object's ranges begin with."""
+    return _hash(key.encode())
+
+
+def range_name(key: RangeKey) -> str:
+    """Return the name of the file of a range."""
+    name, start, length = key
+    return hash_of_key(name) + _hash(b"%d %d" % (start, length))
+
+
+def hash_in_name(name: str) -> str:
+    """Return the hash of the object's key in the name of a file of `range_files`."""
+    return name.removeprefix(".")[: 2 * _HASH_BYTES]
+
+
+def range_files(folder: Path) -> list[os.DirEntry[str]]:
+    """Return the files of ranges in a folder, unfinished ones too.
+
+    Raises
+    ------
+    OSError
+    """
+    with os.scandir(folder) as entries:
+        return [entry for entry in entries if _RANGE.fullmatch(entry.name)]
+
+
+def empty_folder(fs: FileSystem, folder: Path) -> None:
+    """Remove all ranges from a folder durably; it need not exist.
+
+    Raises
+    ------
+    OSError
+    """
+    with suppress(FileNotFoundError, NotADirectoryError):
+        found = range_files(folder)
+        for entry in found:
+            fs.unlink(folder / entry.name)
+        if found:
+            fs.sync_directory(folder)
+
+
+class CacheFolders:
+    """The cache folders of the store in a directory; safe among threads and processes.
+
+    Parameters
+    ----------
+    root
+        The store's directory. It need not be on this host.
+    """
+
+    def __init__(self, root: Path, fs: FileSystem | None = None) -> None:
+        self._root = root
+        self._notes = root / NOTES_DIRECTORY
+        self._fs = fs or OsFileSystem()
+
+    def note(self, folder: Path) -> None:
+        """Note a folder durably, before a range lies in it; a reader without the right to do so is not known.
+
+        The folder exists: so a note is not removed as that of a missing folder.
+
+        Raises
+        ------
+        DiskFull, OSError
+        """
+        with suppress(ValueError):
+            folder = folder.relative_to(self._root)
+        data = os.fsencode(folder)
+        path = self._notes / _hash(data)
+        if folder == Path(CACHE_DIRECTORY) or path.exists() or not self._root.is_dir():
+            return
+        with suppress(PermissionError):
+            self._fs.make_directory(self._notes)
+            self._write(path, data)
+
+    def _write(self, path: Path, data: bytes) -> None:
+        # Several processes may note one folder at a time.
+        temporary = path.with_name(f".{path.name}.{uuid4().hex}.tmp")
+        try:
+            fd = self._fs.create(temporary)
+            try:
+                self._fs.write(fd, 0, [data])
+                self._fs.sync(fd)
+            finally:
+                self._fs.close(fd)
+            self._fs.rename(temporary, path)
+        except BaseException:
+            with suppress(OSError):
+                self._fs.unlink(temporary)
+            raise
+        self._fs.sync_directory(self._notes)
+
+    def folders(self) -> list[Path]:
+        """Return the store's own folder, and those that are noted; they need not exist.
+
+        Raises
+        ------
+        CorruptionError, OSError
+        """
+        return [self._root / CACHE_DIRECTORY, *(folder for _, folder in self._noted())]
+
+    def _noted(self) -> list[tuple[Path, Path]]:
+        noted = []
+        for path in sorted(self._notes.iterdir()) if self._notes.is_dir() else ():
+            if _NOTE.fullmatch(path.name) is None:
+                continue
+            with suppress(FileNotFoundError):
+                data = path.read_bytes()
+                if _hash(data) != path.name:
+                    raise CorruptionError("no path of a cache folder", where=str(path))
+                noted.append((path, self._root / os.fsdecode(data)))
+        return noted
+
+    def empty(self) -> None:
+        """Remove all ranges from all folders, and the notes of those that are gone.
+
+        Raises
+        ------
+        CorruptionError, OSError
+        """
+        empty_folder(self._fs, self._root / CACHE_DIRECTORY)
+        for note, folder in self._noted():
+            empty_folder(self._fs, folder)
+            if not _exists(folder):
+                self._fs.unlink(note)
+                self._fs.sync_directory(self._notes)
+                if _exists(folder):  # a process has made it again, and may have seen the note
+                    self.note(folder)
+
+
+def _exists(folder: Path) -> bool:
+    try:
+        folder.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
