@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
+from pathlib import Path
 
 import pyarrow as pa
 
@@ -48,6 +49,8 @@ def read_splits(
     ------
     OffsetOutOfRange, CorruptionError, ColdStorageError
     """
+    if splits:
+        access.erasures.end(meta.topic_id, splits[0].partition)  # before anything is fetched ahead
     cold = any(split.tier is Tier.COLD for split in splits)
     with SplitsAhead(access.fetcher, meta, splits, query, eager=eager) if cold else nullcontext() as ahead:
         for split in splits:
@@ -78,7 +81,15 @@ def read_split(
     while parts:
         part = parts.pop(0)
         reached = part.start_offset
+        erased = access.erasures.end(meta.topic_id, part.partition)
+        if reached < erased and isinstance(part.source, HotSource):
+            # These blocks may have erased records, and the writer has written them all to its file.
+            rest = [part.clip(erased, part.end_offset)] if erased < part.end_offset else []
+            parts[:0] = [*_relocate(access, meta, part.clip(reached, erased)), *rest]
+            continue
         try:
+            if reached < erased:
+                _check_exists(part.source)
             for reached, batch in _read_source(access, meta, part, query, assembler, ahead):  # noqa: B007
                 if batch is not None and batch.num_rows:
                     yield batch
@@ -89,6 +100,12 @@ def read_split(
                     f"the records keep moving, or are gone: {missing}", offsets=(reached, part.end_offset)
                 ) from missing
             parts[:0] = _relocate(access, meta, part.clip(reached, part.end_offset))
+
+
+def _check_exists(source: object) -> None:
+    """Raise `FileNotFoundError` for a file that is still open here, and was deleted."""
+    if isinstance(source, WarmSource):
+        Path(source.path).stat()
 
 
 def _relocate(access: Tiers, meta: TopicMeta, part: Split) -> tuple[Split, ...]:

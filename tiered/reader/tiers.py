@@ -31,6 +31,7 @@ from ..warm.catalog import TOPICS_DIRECTORY, hold_topic
 from ..warm.partition_directory import SegmentName, list_segments
 from ..warm.segment_reader import SegmentFile
 from .block_cache import BlockCache
+from .erased import SeenErasures
 from .locations import TierLocations
 
 SEGMENTS_OPEN_MAX = 1024
@@ -85,6 +86,7 @@ class Tiers:
         self._directories: dict[tuple[str, int], Path] = {}
         self._listings: dict[Path, tuple[tuple[SegmentName, ...], dict[int, str]]] = {}
         self.blocks: BlockCache | None = None
+        self.erasures = SeenErasures(places.root, self._forget)
         # Guards the dictionaries only. Writers take it, too, so no thread does I/O while it holds this lock.
         self._lock = threading.Lock()
         self._connecting = threading.Lock()
@@ -347,6 +349,12 @@ class Tiers:
             self._segments.clear()
             self._active.clear()
             self._of_writers.clear()
+        if self.blocks is not None:
+            self.blocks.clear()
+
+    def _forget(self) -> None:
+        self.fetcher.forget()
+        self.release_removed()
         if self.blocks is not None:
             self.blocks.clear()
 

@@ -178,6 +178,10 @@ class Fetcher:
         if self._disk is not None:
             self._disk.drain()
 
+    def forget(self) -> None:
+        """Remove everything from the memory cache."""
+        self._memory.clear()
+
     def clear(self) -> None:
         """Remove everything from the caches, on the disk too.
 

@@ -1,0 +1,54 @@
+"""What reads of one process look up about erasures, which any process of this host may carry out.
+
+A reader that was made before may hold decoded blocks, a file that was deleted since, or ranges of objects in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from uuid import UUID
+
+from ..errors import TieredError
+from ..warm.erasure_ledger import ErasureLedger
+from ..warm.filesystem import OsFileSystem
+
+
+class SeenErasures:
+    """The erasures of a store as far as this process has seen them.
+
+    Parameters
+    ----------
+    root
+        The store's directory; None for a bucket alone.
+    forget
+        Called before the first read after an erasure was done: drops what this process has in memory.
+    """
+
+    def __init__(self, root: Path | None, forget: Callable[[], None]) -> None:
+        self._ledger = None if root is None else ErasureLedger(OsFileSystem(), root)
+        self._forget = forget
+        self._done = 0
+
+    def end(self, topic_id: UUID, partition: int) -> int:
+        """Return the offset below which records of a partition were removed, and blocks from before must not be read."""
+        if self._ledger is None:
+            return 0
+        try:
+            known = self._ledger.read()
+        except (TieredError, OSError):
+            return 0  # passes raise it
+        done = sum(item.done_us is not None for item in known)
+        if done != self._done:
+            self._forget()
+            self._done = done
+        return max(
+            (
+                item.horizons[partition]
+                for item in known
+                if item.topic_id == topic_id
+                and item.rewritten_us is not None
+                and partition < len(item.horizons)
+            ),
+            default=0,
+        )
