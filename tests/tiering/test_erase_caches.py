@@ -12,6 +12,7 @@ import pytest
 import tiered
 from tests.support.clock import Clock
 from tests.support.stores import open_store, stepwise
+from tiered.cold.fetch.cache_folders import hash_of_key, range_files
 
 KEYS = ("a", "b", "c")
 
@@ -166,3 +167,23 @@ def test_a_note_that_was_changed_ends_no_erasure(
         note.unlink()
         store.tier()
         assert erasure.state == "done"
+
+
+def test_a_sweep_drops_what_is_cached_of_the_objects_that_it_deletes(
+    opened: Callable[..., tiered.Store], tmp_path: Path, clock: Clock, days: Any
+) -> None:
+    """So ranges of objects that are gone are no everyday find of `tiered verify --erased`."""
+    with opened(tmp_path / "other") as store:
+        read_cold(store)
+        topic = store.topic("t")
+        manifest = store.context.tiers.cold(topic.meta, 0)
+        keys = [manifest.keys.data(entry.name) for entry in manifest.entries(manifest.load().head)]
+        first, second = map(hash_of_key, keys[:2])
+        assert {entry.name[:20] for entry in range_files(tmp_path / "other")} == {first, second}
+        topic.delete_before(10)
+        for _ in range(3):
+            clock.advance(3600)
+            store.tier()
+            days(2)
+            store.sweep()
+        assert {entry.name[:20] for entry in range_files(tmp_path / "other")} == {second}

@@ -11,9 +11,13 @@ import typer
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn
 
 from ..base.units import approximate_size, printable
+from ..cold.manifest.erasures import read_ledger
+from ..cold.manifest.store_documents import StoreDocuments
 from ..engine.erase import erased_column
 from ..engine.locations import cold_options
-from ..errors import ConfigError, ReadOnly, TieredError
+from ..errors import ConfigError, ReadOnly, TieredError, TopicNotFound
+from ..format.erasure import LedgerEntry
+from ..format.schema import TRANSACTIONS_TOPIC
 from ..reader.filters import parse_filter
 from ..reader.locations import TierLocations
 from ..reader.tiers import Tiers
@@ -25,6 +29,8 @@ from ..verify.report import Problem, VerifyReport
 from ..verify.verifier import verify_store
 from ..warm.bucket_binding import BucketBinding, read_binding
 from ..warm.catalog import STORE_FILE, TOPICS_DIRECTORY
+from ..warm.erasure_ledger import ErasureLedger
+from ..warm.filesystem import OsFileSystem
 from .erase import read_lines, values_of
 from .options import (
     AsJson,
@@ -64,8 +70,8 @@ def verify(
         str | None,
         typer.Option(
             metavar="TOPIC",
-            help="Instead: search every file and object of a topic, also those that nothing names, for records of the keys "
-            "in --keys-file. Records that were appended after the last erasure of this column do not count.",
+            help="Instead: search every file and object that may hold records of a topic, also those that nothing names, for the "
+            "keys in --keys-file. Records that were appended after the last erasure of this column do not count.",
         ),
     ] = None,
     keys_file: Annotated[
@@ -136,31 +142,36 @@ def _search(settings: Settings, name: str, lines: list[str], column: str | None,
             )
         field = erased_column(topic.opened, column)
         called = [
-            item.entry.horizons
-            for item in (store.erasures() if topic.tiers.locations.root is not None else ())
-            if item.entry.topic_id == topic.meta.topic_id and item.entry.column == field.name
+            entry
+            for entry in _ledger(topic.tiers)
+            if entry.topic_id == topic.meta.topic_id and entry.column == field.name
         ]
-        horizons = None
-        if called:
-            horizons = {
-                partition: max(row[partition] for row in called if partition < len(row))
-                for partition in range(max(map(len, called)))
-            }
         condition = parse_filter(topic.meta.schema, (field.name, "in", values_of(field, lines)))
-        search = ErasedSearch(topic.tiers, topic.meta, condition, horizons)
+        try:
+            log = store.topic(TRANSACTIONS_TOPIC).meta
+        except TopicNotFound:
+            log = None
+        search = ErasedSearch(topic.tiers, topic.meta, condition, called, log)
         traces = list(search.traces())
     if as_json:
         print_json({"traces": list(map(asdict, traces)), "files": search.files, "objects": search.objects})
     else:
         for trace in traces:
             held = "cannot be searched" if trace.records is None else count(trace.records, "record")
-            say(f"{trace.where}: {held}")
+            say(f"{trace.where}: {held}{trace.reason and f' ({trace.reason})'}")
         say(
             f"topic {name}: {count(len(traces), 'place')} with such records; "
             f"{count(search.files, 'file')} and {count(search.objects, 'object')} searched"
         )
     if traces:
         raise typer.Exit(1)
+
+
+def _ledger(tiers: Tiers) -> tuple[LedgerEntry, ...]:
+    """Return all erasures: from the store's directory, else from the bucket."""
+    if tiers.locations.root is not None:
+        return ErasureLedger(OsFileSystem(), tiers.locations.root).read()
+    return read_ledger(StoreDocuments(tiers.object_store))
 
 
 def open_tiers(settings: Settings) -> Tiers:

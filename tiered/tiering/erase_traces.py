@@ -5,13 +5,14 @@ Each check answers by what is there, not by what should have happened. An erasur
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from uuid import UUID
 
 from ..cold.fetch.object_reader import read_object
 from ..cold.manifest.keys import parse_object_name, topic_key, topic_prefix
-from ..cold.object_store.protocol import KeepsUnfinished, KeepsVersions
+from ..cold.object_store.protocol import KeepsVersions
 from ..cold.upkeep.inspect import read_facts, rebuild_entry
 from ..engine.context import StoreContext
 from ..engine.open_topics import OpenTopics
@@ -20,16 +21,25 @@ from ..format.erasure import LedgerEntry
 from ..format.predicate import In
 from ..format.row_filter import RowFilter
 from ..format.topic_meta import TopicMeta
+from ..survey.erasure_places import (
+    Place,
+    copied_files,
+    damaged_files,
+    directories,
+    old_versions,
+    replaced_files,
+    staged_files,
+    unfinished_uploads,
+)
 from ..table.table_sweep import stale_files
 from ..warm.catalog import deletions
-from ..warm.old_stage import STAGE_DIRECTORY
 from ..warm.writer_requests import REQUEST_FILE
 from .erase_actions import horizon_of, plain_values
 from .erase_log import LogTraces
 from .local_actions import LocalActions
 from .partition_handle import PartitionHandle
 
-_DAMAGED_PREFIX = ".damaged-"
+_Look = Callable[[LedgerEntry, TopicMeta | None], Iterator[str]]
 
 
 class Traces:
@@ -50,6 +60,21 @@ class Traces:
         self._clean: set[tuple[UUID, str]] = set()
         # The rows that an early build had staged, at the first look for an erasure.
         self._staged: dict[UUID, frozenset[Path]] = {}
+        self.looks_here: dict[Place, _Look] = {
+            Place.SEGMENTS: self._replaced,
+            Place.DAMAGED: self._damaged,
+            Place.STAGED: self._staged_rows,
+            Place.LOG_FILES: lambda erasure, _: self.log.here(erasure),
+        }
+        self.looks_in_bucket: dict[Place, _Look] = {
+            Place.LOG_OBJECTS: lambda erasure, _: self.log.in_bucket(erasure),
+            Place.OBJECTS: self._objects,
+            Place.TABLE: self._table,
+            Place.UPLOADS: self._uploads,
+            Place.VERSIONS: self._versions,
+            Place.VALUES: self._values,
+            Place.COPIES: self._copies,
+        }
 
     def here(self, erasure: LedgerEntry, meta: TopicMeta | None) -> Iterator[str]:
         """Yield what is left on this disk and in the memory of its writers, one line each; sends no request.
@@ -63,8 +88,9 @@ class Traces:
         ------
         CorruptionError, UnsupportedFormat, OSError
         """
-        yield from self._files(erasure, meta)
-        yield from self.log.here(erasure)
+        yield from self._changes(meta)
+        for look in self.looks_here.values():
+            yield from look(erasure, meta)
 
     def in_bucket(self, erasure: LedgerEntry, meta: TopicMeta | None) -> Iterator[str]:
         """Yield what is left in the bucket, one line each; old versions of objects that are gone are deleted.
@@ -75,42 +101,73 @@ class Traces:
         ObjectsHeld
             The bucket keeps old versions; the message says until when.
         """
-        yield from self.log.in_bucket(erasure)
+        for look in self.looks_in_bucket.values():
+            yield from look(erasure, meta)
+
+    # -- this disk -------------------------------------------------------------------------------
+
+    def _changes(self, meta: TopicMeta | None) -> Iterator[str]:
+        """Yield what is under way: deletions of topics, and requests to writers in other processes to forget their blocks."""
+        for deletion in deletions(self._root):
+            yield f"the deletion of topic {deletion.name!r} is not finished"
+        for partition in range(0 if meta is None else meta.partitions):
+            assert meta is not None
+            handle = PartitionHandle.of(self._topics, meta, partition)
+            if (handle.directory / REQUEST_FILE).exists() and not self._local.forget_recent(handle):
+                yield f"the writer of {meta.name}/{partition}, another process, has not taken its request yet"
+
+    @property
+    def _root(self) -> Path:
+        root = self._context.tiers.locations.root
+        assert root is not None  # the ledger lies in it
+        return root
+
+    def _replaced(self, erasure: LedgerEntry, meta: TopicMeta | None) -> Iterator[str]:
+        for _, _, directory in directories(self._context.tiers, self._topics_of(erasure, meta)):
+            for path in replaced_files(directory):
+                yield f"{path} was replaced; a pass deletes it"
+
+    def _damaged(self, erasure: LedgerEntry, meta: TopicMeta | None) -> Iterator[str]:
+        """Delete what was put aside: it cannot be searched for records."""
+        tiers, fs = self._context.tiers, self._context.fs
+        for topic, _, directory in directories(tiers, self._topics_of(erasure, meta)):
+            found = damaged_files(directory)
+            with tiers.hold_topic(topic) if found else nullcontext():
+                for path in found:
+                    fs.unlink(path)
+                if found:
+                    fs.sync_directory(directory)
+        yield from ()
+
+    def _staged_rows(self, erasure: LedgerEntry, _: TopicMeta | None) -> Iterator[str]:
+        staged = self._staged.setdefault(erasure.id, frozenset(staged_files(self._root)))
+        for path in staged:
+            if path.exists():
+                yield f"{path} holds staged rows from before"
+
+    def _copies(self, _: LedgerEntry, meta: TopicMeta | None) -> Iterator[str]:
+        """Delete copies of objects that no head names; those of deleted topics go with each pass."""
+        found = [] if meta is None else copied_files(self._context.tiers, meta)
+        live = self._live(meta) if meta is not None and found else set()
+        for key, path in found:
+            copies = self._context.tiers.copies
+            if copies is not None and path.name not in live:
+                copies.drop(key)
+        yield from ()
+
+    def _topics_of(self, erasure: LedgerEntry, meta: TopicMeta | None) -> list[TopicMeta]:
+        """Return the erasure's topic, and the transaction log if it may have rows of it."""
+        log = self.log.log(erasure)
+        return [item for item in (meta, None if log is None else log.meta) if item is not None]
+
+    # -- the bucket ------------------------------------------------------------------------------
+
+    def _objects(self, erasure: LedgerEntry, meta: TopicMeta | None) -> Iterator[str]:
         if meta is None:
             yield from self._of_deleted_topic(erasure)
         else:
             for partition in range(meta.partitions):
                 yield from self._orphans(erasure, meta, partition)
-            yield from self._table(erasure, meta)
-        yield from self._uploads_and_versions(erasure)
-        store = self._context.tiers.object_store
-        hold = store.hold_on(erasure.values_name) if isinstance(store, KeepsVersions) else ""
-        if hold:
-            yield f"the values of the erasure are kept by {hold}"
-
-    # -- this disk -------------------------------------------------------------------------------
-
-    def _files(self, erasure: LedgerEntry, meta: TopicMeta | None) -> Iterator[str]:
-        root = self._context.tiers.locations.root
-        assert root is not None
-        for deletion in deletions(root):
-            yield f"the deletion of topic {deletion.name!r} is not finished"
-        staged = self._staged.setdefault(erasure.id, frozenset((root / STAGE_DIRECTORY).glob("*/*.rows")))
-        for path in staged:
-            if path.exists():
-                yield f"{path} holds staged rows from before"
-        if meta is None:
-            return
-        for partition in range(meta.partitions):
-            handle = PartitionHandle.of(self._topics, meta, partition)
-            # What was replaced or could not be repaired: it cannot be searched for records.
-            for path in sorted(handle.directory.glob(f"{_DAMAGED_PREFIX}*")):
-                with handle.hold_topic():
-                    self._context.fs.unlink(path)
-            if (handle.directory / REQUEST_FILE).exists() and not self._local.forget_recent(handle):
-                yield f"the writer of {meta.name}/{partition}, another process, has not taken its request yet"
-
-    # -- the bucket ------------------------------------------------------------------------------
 
     def _of_deleted_topic(self, erasure: LedgerEntry) -> Iterator[str]:
         tombstone = topic_key(erasure.topic, erasure.topic_id)
@@ -161,7 +218,9 @@ class Traces:
         )  # fmt: skip
         return any(batch.num_rows for batch in batches)
 
-    def _table(self, erasure: LedgerEntry, meta: TopicMeta) -> Iterator[str]:
+    def _table(self, erasure: LedgerEntry, meta: TopicMeta | None) -> Iterator[str]:
+        if meta is None:
+            return
         published = self._context.settings.policy_for(meta.name).table.every is not None
         for found in stale_files(
             self._context.tiers.object_store, meta.name, meta.topic_id, _seconds(erasure), self._live(meta)
@@ -182,29 +241,30 @@ class Traces:
                 names.update(entry.name for entry in manifest.entries(loaded.head))
         return names
 
-    def _uploads_and_versions(self, erasure: LedgerEntry) -> Iterator[str]:
-        """Yield unfinished uploads; delete old versions, which are of objects that are gone: no name is used twice."""
+    def _uploads(self, erasure: LedgerEntry, _: TopicMeta | None) -> Iterator[str]:
         store = self._context.tiers.object_store
+        for upload in unfinished_uploads(store, self._prefixes(erasure), _seconds(erasure)):
+            yield f"the unfinished upload of {upload.key}; a sweep aborts it"
+
+    def _versions(self, erasure: LedgerEntry, _: TopicMeta | None) -> Iterator[str]:
+        """Delete old versions, which are of objects that are gone: no name is used twice."""
+        store = self._context.tiers.object_store
+        doomed = list(old_versions(store, self._prefixes(erasure)))
+        if doomed and isinstance(store, KeepsVersions):
+            store.delete_versions(doomed)
+        yield from ()
+
+    def _values(self, erasure: LedgerEntry, _: TopicMeta | None) -> Iterator[str]:
+        store = self._context.tiers.object_store
+        hold = store.hold_on(erasure.values_name) if isinstance(store, KeepsVersions) else ""
+        if hold:
+            yield f"the values of the erasure are kept by {hold}"
+
+    def _prefixes(self, erasure: LedgerEntry) -> list[str]:
+        """Return the prefixes of the erasure's topic, which may be deleted, and of the transaction log."""
         log = self.log.log(erasure)
         prefixes = [topic_prefix(erasure.topic, erasure.topic_id)]
-        if log is not None:
-            prefixes.append(topic_prefix(log.meta.name, log.meta.topic_id))
-        for prefix in prefixes:
-            if isinstance(store, KeepsUnfinished):
-                for upload in store.unfinished_uploads(prefix):
-                    if upload.begun_seconds < _seconds(erasure):
-                        yield f"the unfinished upload of {upload.key}; a sweep aborts it"
-            if isinstance(store, KeepsVersions):
-                doomed = [
-                    item for item in store.old_versions(prefix) if _has_rows(item.key.removeprefix(prefix))
-                ]
-                if doomed:
-                    store.delete_versions(doomed)
-
-
-def _has_rows(name: str) -> bool:
-    """Whether an object below a topic's prefix may hold values of rows: data, or a file of the live table."""
-    return "/data/" in name or name.startswith("table/")
+        return prefixes if log is None else [*prefixes, topic_prefix(log.meta.name, log.meta.topic_id)]
 
 
 def _seconds(erasure: LedgerEntry) -> float:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from uuid import UUID
 
+from ..cold.fetch.cache_folders import CacheFolders
 from ..cold.manifest.keys import topic_prefix
 from ..cold.manifest.leases import oldest_lease, server_seconds
 from ..cold.manifest.store_documents import DELETED, StoreDocuments
@@ -90,8 +91,18 @@ class StoreSweep:
         """
         report = self._run(dry_run=dry_run)
         if not dry_run:
+            self._drop_cached([key for part in report.parts for key in part.deleted])
             self.write_time(now_us)
         return report
+
+    def _drop_cached(self, keys: Sequence[str]) -> None:
+        """Remove what is cached of deleted objects, so that it can be seen what an erasure has left; an error is logged."""
+        root = self._tiers.locations.root
+        assert root is not None
+        try:
+            CacheFolders(root, self._fs).drop(keys)
+        except (CorruptionError, OSError) as error:
+            log.warning("ranges of deleted objects stay in a cache folder: %s", error)
 
     def write_time(self, now_us: int) -> None:
         """Write when the bucket was swept; an error is logged, and the next sweep then comes early."""

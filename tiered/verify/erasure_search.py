@@ -1,22 +1,48 @@
-"""A search for records that should be gone: in every file and object of a topic, whether or not anything names it."""
+"""A search for records that should be gone: in every file and object that may hold them, whether or not anything names it.
+
+There is one look for each `Place`, as at the end of an erasure.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from math import inf
 
-from ..cold.manifest.keys import parse_object_name
-from ..cold.object_store.protocol import object_url
+import pyarrow as pa
+
+from ..cold.fetch.cache_folders import CacheFolders, hash_in_name, hash_of_key, range_files
+from ..cold.fetch.object_reader import read_object
+from ..cold.manifest.keys import parse_object_name, topic_prefix
+from ..cold.object_store.file_store import FileStore
+from ..cold.object_store.protocol import ObjectStore, object_url
 from ..cold.upkeep.inspect import rebuild_entry
-from ..errors import CorruptionError, ObjectNotFound
+from ..errors import CorruptionError, ObjectNotFound, TieredError
+from ..format.erasure import LedgerEntry
+from ..format.manifest import ObjectEntry
 from ..format.predicate import And, Comparison, Predicate
+from ..format.row_filter import RowFilter
 from ..format.topic_meta import TopicMeta
 from ..reader.read import read_splits
 from ..reader.rows import Query
-from ..reader.splits import ColdSource, Split, Tier, WarmSource
+from ..reader.splits import Split, Tier, WarmSource
 from ..reader.tiers import Tiers
-from ..warm.partition_directory import list_segments
+from ..survey.erasure_places import (
+    Place,
+    copied_files,
+    damaged_files,
+    directories,
+    old_versions,
+    replaced_files,
+    staged_files,
+    unfinished_uploads,
+)
+from ..table.table_sweep import stale_files
+from ..warm.partition_directory import SegmentName, list_segments
 from ..warm.segment_reader import SegmentFile
+from .log_rows import rows_in_log
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,13 +51,18 @@ class Trace:
 
     Attributes
     ----------
+    partition
+        None if it is of no partition alone.
     records
         Their number; None: it cannot be searched.
+    reason
+        Why it cannot be searched, or what it is.
     """
 
     where: str
-    partition: int
+    partition: int | None
     records: int | None
+    reason: str = ""
 
 
 class ErasedSearch:
@@ -41,23 +72,50 @@ class ErasedSearch:
     ----------
     condition
         Matches the records.
-    horizons
-        By partition: only records before this offset count. Partitions that are not named have none.
+    called
+        The erasures of these records: only records before their horizons count, and only what is older than their rewriting
+        where records cannot be searched. Without one, everything counts.
+    log
+        The transaction log, if the store has one.
 
     Attributes
     ----------
     files, objects
         How many were read so far.
+    looks
+        What looks at each place.
     """
 
     def __init__(
-        self, tiers: Tiers, meta: TopicMeta, condition: Predicate, horizons: Mapping[int, int] | None = None
+        self,
+        tiers: Tiers,
+        meta: TopicMeta,
+        condition: Predicate,
+        called: Sequence[LedgerEntry] = (),
+        log: TopicMeta | None = None,
     ) -> None:
         self._tiers = tiers
         self._meta = meta
         self._condition = condition
-        self._horizons = horizons
+        self._called = called
+        if log is not None and "parts" not in log.schema.names:
+            log = None  # no transaction was ever committed
+        self._log = log
         self.files = self.objects = 0
+        self.looks: dict[Place, Callable[[], Iterator[Trace]]] = {
+            Place.SEGMENTS: lambda: self._segments(self._meta),
+            Place.DAMAGED: self._damaged,
+            Place.STAGED: self._staged,
+            Place.LOG_FILES: lambda: self._segments(log),
+            Place.LOG_OBJECTS: lambda: self._objects(log),
+            Place.OBJECTS: lambda: self._objects(self._meta),
+            Place.TABLE: self._table,
+            Place.UPLOADS: self._uploads,
+            Place.VERSIONS: self._versions,
+            Place.VALUES: self._values,
+            Place.COPIES: self._copies,
+            Place.CACHES: self._caches,
+        }
 
     def traces(self) -> Iterator[Trace]:
         """Yield the files and objects that hold such records, or cannot be searched.
@@ -66,58 +124,231 @@ class ErasedSearch:
         ------
         CorruptionError, UnsupportedFormat, ColdStorageError
         """
-        for partition in range(self._meta.partitions):
-            yield from self._local(partition)
-            yield from self._in_bucket(partition)
+        for look in self.looks.values():
+            yield from look()
 
-    def _local(self, partition: int) -> Iterator[Trace]:
-        directory = self._tiers.directory(self._meta.name, partition)
-        if directory is None:
-            return
-        listing = list_segments(directory)
-        for name in (*listing.segments, *listing.leftovers):
-            path = directory / str(name)
-            try:
-                segment = SegmentFile.open(path, use_mmap=self._tiers.locations.use_mmap)
-            except FileNotFoundError:
-                continue  # a pass has deleted it since
-            source = WarmSource(str(path), segment.header.segment_id, segment)
-            base, end = segment.header.base_offset, segment.end_offset
-            split = Split(self._meta.name, partition, base, end, Tier.WARM, segment.bytes, source)
-            self.files += 1
-            yield from self._search(split, str(path))
-        for path in sorted(directory.glob(".damaged-*")):
-            yield Trace(str(path), partition, None)
+    # -- this disk -------------------------------------------------------------------------------
 
-    def _in_bucket(self, partition: int) -> Iterator[Trace]:
-        manifest = self._tiers.cold(self._meta, partition) if self._tiers.has_cold else None
-        if manifest is None:
-            return
-        store, prefix = manifest.store, manifest.keys.data_prefix
-        for info in list(store.list(prefix)):
-            if parse_object_name(info.key.removeprefix(prefix)) is None:
+    def _segments(self, topic: TopicMeta | None) -> Iterator[Trace]:
+        for meta, partition, directory in directories(self._tiers, self._present(topic)):
+            names = list_segments(directory).segments
+            replaced = replaced_files(directory)
+            for path in (*(directory / str(name) for name in names), *replaced):
+                if SegmentName.parse(path.name) is None:
+                    yield Trace(str(path), partition, None, "unfinished")
+                    continue
+                try:
+                    segment = SegmentFile.open(path, use_mmap=self._tiers.locations.use_mmap)
+                except FileNotFoundError:
+                    continue  # a pass has deleted it since
+                except CorruptionError as error:
+                    yield Trace(str(path), partition, None, str(error))
+                    continue
+                source = WarmSource(str(path), segment.header.segment_id, segment)
+                base, end = segment.header.base_offset, segment.end_offset
+                split = Split(meta.name, partition, base, end, Tier.WARM, segment.bytes, source)
+                self.files += 1
+                query = Query(columns=tuple(self._columns(meta)), filter=self._filter(meta, partition))
+                batches = read_splits(self._tiers, meta, [split], query, check=lambda: None)
+                yield from self._search(meta, partition, str(path), batches)
+
+    def _damaged(self) -> Iterator[Trace]:
+        for _, partition, directory in directories(self._tiers, self._present(self._meta, self._log)):
+            for path in damaged_files(directory):
+                yield Trace(str(path), partition, None)
+
+    def _staged(self) -> Iterator[Trace]:
+        root = self._tiers.locations.root
+        for path in () if root is None else staged_files(root):
+            yield Trace(str(path), None, None, "rows that an early build had staged")
+
+    def _copies(self) -> Iterator[Trace]:
+        folder = self._tiers.locations.cache.copies
+        for key, path in copied_files(self._tiers, self._meta):
+            assert folder is not None
+            number = key.split("/")[2]
+            if parse_object_name(path.name) is None or not number.isdigit():
+                yield Trace(str(path), None, None, "an unfinished copy")
                 continue
-            where = object_url(store, info.key)
+            partition = int(number)
+            self.files += 1
+            store, where = FileStore(folder), str(path)
             try:
-                entry = rebuild_entry(store, info.key)
+                entry = rebuild_entry(store, key)
             except ObjectNotFound:
-                continue  # a sweep has deleted it since
+                continue
             except CorruptionError:
                 yield Trace(where, partition, None)
                 continue
-            source = ColdSource(prefix, (entry,))
-            base, end = entry.base_offset, entry.end_offset
-            split = Split(self._meta.name, partition, base, end, Tier.COLD, entry.bytes, source)
-            self.objects += 1
-            yield from self._search(split, where)
+            yield from self._search(
+                self._meta, partition, where, self._read(store, key, entry, self._meta, partition)
+            )
 
-    def _search(self, split: Split, where: str) -> Iterator[Trace]:
-        condition = self._condition
-        if self._horizons is not None:
-            before = Comparison("offset", "<", self._horizons.get(split.partition, 0))
-            condition = And((before, condition))
-        query = Query(columns=("offset",), filter=condition)
-        batches = read_splits(self._tiers, self._meta, [split], query, check=lambda: None)
-        records = sum(batch.num_rows for batch in batches)
+    def _caches(self) -> Iterator[Trace]:
+        """Look whether each cached range is of an object that is there, and searched: the ranges are parts of columns."""
+        root, own = self._tiers.locations.root, self._tiers.locations.cache.directory
+        try:
+            folders = [] if root is None else CacheFolders(root).folders()
+        except (OSError, CorruptionError) as error:
+            yield Trace(str(root), None, None, str(error))
+            folders = []
+        for folder in dict.fromkeys([*folders, *([] if own is None else [own])]):
+            try:
+                hashes = [hash_in_name(entry.name) for entry in range_files(folder)]
+                full = os.access(folder, os.W_OK | os.X_OK)
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+            except OSError as error:
+                yield Trace(str(folder), None, None, f"a cache folder that cannot be emptied: {error}")
+                continue
+            gone = sum(item not in self._hashes for item in hashes) if hashes else 0
+            if gone:
+                of = (
+                    "object that is gone, or of another store"
+                    if gone == 1
+                    else "objects that are gone, or of another store"
+                )
+                yield Trace(
+                    str(folder),
+                    None,
+                    None,
+                    f"{gone} cached of {of}; delete them, the cache loses nothing else",
+                )
+            if not full:
+                yield Trace(
+                    str(folder), None, None, "a cache folder that cannot be emptied: no right to write"
+                )
+
+    @cached_property
+    def _hashes(self) -> set[str]:
+        store = self._store
+        return (
+            set()
+            if store is None
+            else {hash_of_key(info.key) for info in store.list("") if "/data/" in info.key}
+        )
+
+    # -- the bucket ------------------------------------------------------------------------------
+
+    @property
+    def _store(self) -> ObjectStore | None:
+        return self._tiers.object_store if self._tiers.has_cold else None
+
+    def _objects(self, meta: TopicMeta | None) -> Iterator[Trace]:
+        if meta is None or not self._tiers.has_cold:
+            return
+        for partition in range(meta.partitions):
+            manifest = self._tiers.cold(meta, partition)
+            store, prefix = manifest.store, manifest.keys.data_prefix
+            for info in list(store.list(prefix)):
+                if parse_object_name(info.key.removeprefix(prefix)) is None:
+                    continue
+                where = object_url(store, info.key)
+                try:
+                    entry = rebuild_entry(store, info.key)
+                except ObjectNotFound:
+                    continue  # a sweep has deleted it since
+                except CorruptionError:
+                    yield Trace(where, partition, None)
+                    continue
+                self.objects += 1
+                yield from self._search(
+                    meta, partition, where, self._read(store, info.key, entry, meta, partition)
+                )
+
+    def _table(self) -> Iterator[Trace]:
+        store, meta = self._store, self._meta
+        if store is None:
+            return
+        live: set[str] = set()
+        for partition in range(meta.partitions):
+            manifest = self._tiers.cold(meta, partition)
+            loaded = manifest.load()
+            if loaded is not None:
+                live.update(entry.name for entry in manifest.entries(loaded.head))
+        where = object_url(store, f"{topic_prefix(meta.name, meta.topic_id)}table/")
+        try:
+            for found in stale_files(store, meta.name, meta.topic_id, self._since, live):
+                yield Trace(where, None, None, found)
+        except (ImportError, TieredError) as error:
+            yield Trace(where, None, None, str(error))
+
+    def _uploads(self) -> Iterator[Trace]:
+        store = self._store
+        for upload in () if store is None else unfinished_uploads(store, self._prefixes, self._since):
+            assert store is not None
+            yield Trace(object_url(store, upload.key), None, None, "an unfinished upload")
+
+    def _versions(self) -> Iterator[Trace]:
+        store = self._store
+        for item in () if store is None else old_versions(store, self._prefixes):
+            assert store is not None
+            if item.modified_seconds < self._since:
+                yield Trace(object_url(store, item.key), None, None, "an old version of an object")
+
+    def _values(self) -> Iterator[Trace]:
+        """Look for the values of erasures that are done: their last step deletes them."""
+        root, store = self._tiers.locations.root, self._store
+        done = {item.values_name for item in self._called if item.done_us is not None}
+        for name in sorted(done):
+            if root is not None and (root / name).exists():
+                yield Trace(str(root / name), None, None, "the values of an erasure that is done")
+        for info in () if store is None or not done else store.list("erasures/"):
+            assert store is not None
+            if info.key in done:
+                yield Trace(object_url(store, info.key), None, None, "the values of an erasure that is done")
+
+    # -- records ---------------------------------------------------------------------------------
+
+    @staticmethod
+    def _present(*topics: TopicMeta | None) -> list[TopicMeta]:
+        return [meta for meta in topics if meta is not None]
+
+    @property
+    def _prefixes(self) -> list[str]:
+        return [topic_prefix(meta.name, meta.topic_id) for meta in self._present(self._meta, self._log)]
+
+    @property
+    def _since(self) -> float:
+        """Return the time from which on nothing that was written has such records (Unix, the bucket's clock)."""
+        return max(
+            (inf if item.clean_us is None else item.clean_us / 1e6 for item in self._called), default=inf
+        )
+
+    def _before(self, partition: int) -> Predicate:
+        """Return the condition for records of a partition before the last call."""
+        if not self._called:
+            return self._condition
+        rows = [item.horizons for item in self._called]
+        end = max((row[partition] for row in rows if partition < len(row)), default=0)
+        return And((Comparison("offset", "<", end), self._condition))
+
+    def _columns(self, meta: TopicMeta) -> list[str]:
+        return ["offset"] if meta is self._meta else ["parts", "data"]
+
+    def _filter(self, meta: TopicMeta, partition: int) -> Predicate | None:
+        return self._before(partition) if meta is self._meta else None
+
+    def _read(
+        self, store: ObjectStore, key: str, entry: ObjectEntry, meta: TopicMeta, partition: int
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield rows of an object, past all caches and copies."""
+        condition = self._filter(meta, partition)
+        found = RowFilter(() if condition is None else (condition,))
+        return read_object(store, key, entry, meta.schema, columns=self._columns(meta), row_filter=found)
+
+    def _search(
+        self, meta: TopicMeta, partition: int, where: str, batches: Iterable[pa.RecordBatch]
+    ) -> Iterator[Trace]:
+        try:
+            if meta is self._meta:
+                records = sum(batch.num_rows for batch in batches)
+            else:
+                records = sum(rows_in_log(batch, self._meta, self._before) for batch in batches)
+        except ObjectNotFound:
+            return  # a sweep has deleted it since
+        except CorruptionError as error:
+            yield Trace(where, partition, None, str(error))
+            return
         if records:
-            yield Trace(where, split.partition, records)
+            yield Trace(where, partition, records, "" if meta is self._meta else "in transactions")

@@ -71,15 +71,21 @@ def list_segments(directory: Path) -> Listing:
     return Listing(tuple(current.values()), leftovers)
 
 
+def half_written(directory: Path) -> list[Path]:
+    """Return the unfinished segment files of a tierer; those of the writer, which have generation 0, are not among them."""
+    return sorted(path for path in directory.glob(".*.log.tmp") if not path.name.endswith("-0.log.tmp"))
+
+
 def remove_half_written(fs: FileSystem, directory: Path) -> None:
-    """Remove unfinished files of a killed tierer, but not those of the writer, which have generation 0.
+    """Remove unfinished files of a killed tierer.
 
     The caller holds the tiering lock; these files are only written under it.
     """
-    documents = {f".{REQUEST_FILE}.tmp", f".{SWEEP_FILE}.tmp"}
-    for name in os.listdir(directory):
-        if (name.endswith(".log.tmp") and not name.endswith("-0.log.tmp")) or name in documents:
-            fs.unlink(directory / name)
+    for path in (
+        *half_written(directory),
+        *(directory / f".{name}.tmp" for name in (REQUEST_FILE, SWEEP_FILE)),
+    ):
+        fs.unlink(path)
 
 
 def read_start_offset(directory: Path) -> int:

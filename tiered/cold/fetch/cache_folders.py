@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable
 from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path
@@ -161,6 +162,20 @@ class CacheFolders:
                 self._fs.sync_directory(self._notes)
                 if _exists(folder):  # a process has made it again, and may have seen the note
                     self.note(folder)
+
+    def drop(self, keys: Iterable[str]) -> None:
+        """Remove the ranges of objects that were deleted.
+
+        Raises
+        ------
+        CorruptionError, OSError
+        """
+        hashes = set(map(hash_of_key, keys))
+        for folder in self.folders() if hashes else ():
+            with suppress(FileNotFoundError, NotADirectoryError):
+                for entry in range_files(folder):
+                    if hash_in_name(entry.name) in hashes:
+                        self._fs.unlink(folder / entry.name)
 
 
 def _exists(folder: Path) -> bool:

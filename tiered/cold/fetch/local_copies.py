@@ -29,6 +29,11 @@ _TEMPORARY = ".tmp"
 _MINUTE_NS = 60_000_000_000
 
 
+def is_copy(path: Path) -> bool:
+    """Whether a file of the directory has bytes of an object, perhaps unfinished; the other ones count fetches."""
+    return not path.name.endswith(_FETCHED)
+
+
 @dataclass(frozen=True, slots=True)
 class CopySurvey:
     """The copies and fetch counts below a prefix, by the names of objects.
@@ -148,10 +153,12 @@ class LocalCopies:
         return size
 
     def drop(self, key: str) -> None:
-        """Delete a copy and the fetch count of its object."""
+        """Delete a copy and the fetch count of its object, durably."""
         for name in (key, key + _FETCHED):
             with suppress(NotADirectoryError):
                 self._fs.unlink(self._directory / name)
+        with suppress(FileNotFoundError, NotADirectoryError):
+            self._fs.sync_directory((self._directory / key).parent)
 
     def tidy(self, prefix: str, fetched_before_us: int) -> None:
         """Delete unfinished copies and old counts; only the tierer may call it.

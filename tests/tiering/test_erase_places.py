@@ -1,0 +1,218 @@
+"""Each place that may hold erased records: the end of an erasure looks at it, and `tiered verify --erased` finds it there."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from typer.testing import CliRunner
+
+from tests.support.byte_search import files_with
+from tests.support.clock import Clock
+from tests.support.stores import open_store, stepwise
+from tiered.cli import app
+from tiered.cold.object_store.protocol import OldVersion, UnfinishedUpload
+from tiered.survey.erasure_places import Place
+from tiered.tiering import table_passes
+from tiered.verify.erasure_search import ErasedSearch
+
+CANARY = "zoe-of-z"
+RULES: dict[str, Any] = {"offload": {"after": "0s", "tail_interval": "off"}, "local_retention": {"age": "1h"}}
+
+
+@pytest.fixture
+def before(
+    tmp_path: Path, url: str, clock: Clock, days: Any, monkeypatch: pytest.MonkeyPatch
+) -> tuple[Path, Path]:
+    """A store whose erasure is done, beside an image of its directory and its bucket from before."""
+    pytest.importorskip("pyiceberg")
+    monkeypatch.setattr(table_passes, "HEADS_SECONDS", 0.0)
+    schema = pa.schema([("user", pa.string()), ("n", pa.int64())])
+    settings = stepwise({"cache_path": str(tmp_path / "cache")}, **RULES, table={"every": "1m"})
+    place = tmp_path / "data", url, clock
+    with open_store(*place, settings=settings) as store:
+        topic = store.create_topic("t", schema=schema, key="user")
+        for number in range(20):
+            topic.append({"user": (CANARY, "ann")[number % 2], "n": number})
+            if number % 10 == 9:
+                topic.roll()
+        with store.transaction() as transaction:
+            transaction.append("t", {"user": CANARY, "n": 20})
+        store.topic("__transactions").publish()
+        image = tmp_path / "image"
+        shutil.copytree(tmp_path / "data", image / "data")
+        for _ in range(2):
+            store.tier()
+            clock.advance(2 * 3600)
+    with open_store(*place, settings=settings) as store:
+        list(store.topic("t").read(0, 0, 1))
+        store.context.tiers.fetcher.drain()
+        for name in ("bucket", "cache"):
+            shutil.copytree(tmp_path / name, image / name)
+        erasure = store.topic("t").erase([CANARY])
+        shutil.copytree(tmp_path / "data" / "erasures", image / "erasures")
+        for _ in range(6):
+            clock.advance(3 * 3600)
+            store.tier()
+            days(2)
+            store.sweep()
+        store.tier()
+        assert (erasure.state, erasure.waits_for) == ("done", "")
+    assert files_with(tmp_path / "data", CANARY.encode()) == []
+    assert files_with(tmp_path / "bucket", CANARY.encode()) == []
+    return image, tmp_path
+
+
+def search(place: Path | str, cold: str | None = None) -> list[str]:
+    """Where the command finds something."""
+    more = [] if cold is None else ["--cold", cold]
+    found = CliRunner().invoke(
+        app,
+        ["verify", "--erased", "t", "--keys-file", "-", "--json", "--path", str(place), *more],
+        input=f"{CANARY}\n",
+    )
+    assert found.exception is None or isinstance(found.exception, SystemExit), found.exception
+    traces = json.loads(found.output)["traces"]
+    assert found.exit_code == (1 if traces else 0)
+    return [trace["where"] for trace in traces]
+
+
+def back(image: Path, root: Path, pattern: str, to: Callable[[Path], Path] | None = None) -> list[Path]:
+    """Copy files of the image to where they were, or elsewhere, if they are not there; return their new paths."""
+    made = []
+    for path in sorted(image.glob(pattern)):
+        target = root / path.relative_to(image) if to is None else to(path)
+        if path.is_file() and not target.exists():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(path, target)
+            made.append(target)
+    assert made
+    return made
+
+
+PLANTS: dict[Place, Callable[[Path, Path], list[Path]]] = {
+    Place.SEGMENTS: lambda image, root: back(image, root, "data/topics/t/0/*0-0.log"),
+    Place.DAMAGED: lambda image, root: back(
+        image, root, "data/topics/__transactions/0/*.log",
+        lambda path: root / "data/topics/__transactions/0" / f".damaged-{path.name}-1",
+    ),
+    Place.STAGED: lambda image, root: back(
+        image, root, "data/topics/t/0/*0-0.log", lambda path: root / "data/stage/query" / f"{path.name}.rows"
+    ),
+    Place.LOG_FILES: lambda image, root: back(image, root, "data/topics/__transactions/0/*.log"),
+    Place.LOG_OBJECTS: lambda image, root: back(image, root, "bucket/__transactions/*/0/data/*.parquet"),
+    Place.OBJECTS: lambda image, root: back(image, root, "bucket/t/*/0/data/*.parquet"),
+    Place.TABLE: lambda image, root: back(image, root, "bucket/t/*/table/metadata/manifest-*.avro"),
+    Place.VALUES: lambda image, root: back(
+        image, root, "erasures/*", lambda path: root / "data/erasures" / path.name
+    ),
+    Place.COPIES: lambda image, root: back(
+        image, root, "bucket/t/*/0/data/*.parquet",
+        lambda path: root / "data/promoted" / path.relative_to(image / "bucket"),
+    ),
+    Place.CACHES: lambda image, root: back(image, root, "cache/*"),
+}  # fmt: skip
+
+
+def test_a_canary_that_is_put_back_after_the_end_is_found(before: tuple[Path, Path]) -> None:
+    """In each place; by the bucket alone, with its ledger, in those of the bucket."""
+    image, root = before
+    url = f"file://{root}/bucket"
+    for name, plant in PLANTS.items():
+        assert search(root / "data") == [], name
+        assert search(url) == [], name
+        made = plant(image, root)
+        found = search(root / "data")
+        assert found, name
+        for where in found:
+            path = Path(where.removeprefix("file://"))
+            assert any(item == path or path in item.parents for item in made), where
+        in_bucket = name in (Place.OBJECTS, Place.LOG_OBJECTS, Place.TABLE)
+        assert search(url) == (found if in_bucket else []), name
+        for path in made:
+            path.unlink()
+    (note,) = (root / "data" / "caches").iterdir()
+    note.write_bytes(b"?")
+    assert search(root / "data") == [str(root / "data")]
+
+
+class Versioned:
+    """A bucket that keeps versions and unfinished uploads of the time before, and of later."""
+
+    def __init__(self, store: Any, prefix: str) -> None:
+        self._store = store
+        self._prefix = prefix
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def old_versions(self, prefix: str) -> Iterator[OldVersion]:
+        for seconds in (1.0, 1e12):
+            yield OldVersion(f"{prefix}0/data/{seconds:.0f}.parquet", "v", seconds)
+            yield OldVersion(f"{prefix}0/head.json", "v", seconds)
+
+    def delete_versions(self, versions: Any) -> None:
+        raise AssertionError
+
+    def hold_on(self, key: str) -> str:
+        raise AssertionError
+
+    def unfinished_uploads(self, prefix: str) -> Iterator[UnfinishedUpload]:
+        for seconds in (1.0, 1e12):
+            yield UnfinishedUpload(f"{prefix}0/data/{seconds:.0f}.parquet", "u", seconds)
+
+    def abort_upload(self, upload: Any) -> None:
+        raise AssertionError
+
+
+def test_old_versions_and_uploads_from_before_are_found(
+    before: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A bucket in a folder has neither."""
+    _, root = before
+    monkeypatch.setattr(
+        ErasedSearch, "_store", property(lambda self: Versioned(self._tiers.object_store, "t/"))
+    )
+    found = search(root / "data")
+    assert [where.rpartition("/")[2] for where in found] == ["1.parquet"] * 4
+    assert {"/__transactions/" in where for where in found} == {True, False}
+
+
+def test_the_end_of_an_erasure_and_the_search_look_at_every_place(
+    tmp_path: Path, url: str, clock: Clock
+) -> None:
+    with open_store(tmp_path / "data", url, clock) as store:
+        topic = store.create_topic("t")
+        traces = store.tierer.erasures._traces
+        ends = {*traces.looks_here, *traces.looks_in_bucket, Place.CACHES}
+        assert ends == set(Place)
+        assert set(ErasedSearch(store.context.tiers, topic.meta, None).looks) == set(Place)  # type: ignore[arg-type]
+        assert set(PLANTS) == set(Place) - {Place.UPLOADS, Place.VERSIONS}
+
+
+def test_the_next_end_deletes_what_it_finds(
+    before: tuple[Path, Path], url: str, clock: Clock, days: Any
+) -> None:
+    """Of what it cannot search, or what is of no use any more; also of the transaction log."""
+    image, root = before
+    made = [
+        path for place in (Place.DAMAGED, Place.COPIES, Place.CACHES) for path in PLANTS[place](image, root)
+    ]
+    settings = stepwise({"cache_path": str(root / "other")}, **RULES, promote={"reads": 1})
+    with open_store(root / "data", url, clock, settings=settings) as store:
+        with store.transaction() as transaction:
+            transaction.append("t", {"user": CANARY, "n": 20})
+        erasure = store.topic("t").erase([CANARY])
+        for _ in range(6):
+            clock.advance(3 * 3600)
+            store.tier()
+            days(2)
+            store.sweep()
+        store.tier()
+        assert (erasure.state, erasure.waits_for) == ("done", "")
+    assert [path for path in made if path.exists()] == []
