@@ -18,8 +18,11 @@ from tiered.errors import ServerUnavailable
 from tiered.flight.client.appender import Appender
 from tiered.flight.client.connection import Connection
 from tiered.flight.client.put_stream import PutStream
+from tiered.flight.server.transactions import TRANSACTION_ACTIONS
+from tiered.flight.wire.positions import moves_to_json
+from tiered.flight.wire.topic_ref import topic_ref
 from tiered.transactions import log_renewal, outcomes
-from tiered.transactions.decision import Decision
+from tiered.transactions.decision import Decision, Moves
 from tiered.transactions.placing import PendingCommit
 from tiered.transactions.transaction_rows import TransactionRows
 
@@ -131,6 +134,28 @@ def test_what_is_no_longer_known_is_not_guessed(
     assert values(store.topic("events")).count(b"a") == 1
     commit(remote)  # the first attempt of another is not in doubt
     assert values(store.topic("events")).count(b"a") == 2
+
+
+def test_a_repeat_after_a_restore_that_has_the_commit(store: Any, remote: Any) -> None:
+    """The log of its consumer was taken back since: the transaction is committed all the same, and the answer says so."""
+    topic = store.create_topic("events")
+    topic.append(b"x", sync=True)
+    session, _ = store.transactions.begin_session("billing", topic.meta, [0])
+    begun = TRANSACTION_ACTIONS["begin_transaction"](store, {"name": None})
+
+    def send(lineage: int, again: dict[str, Any], of: str = begun["session"]) -> Any:
+        moves = moves_to_json(Moves("billing", topic.meta, session, {0: (1, lineage)}))
+        values = {
+            "name": None,
+            "session": of,
+            "moves": [{**topic_ref(topic.meta), "consumer": "billing", **moves}],
+        }
+        return TRANSACTION_ACTIONS["commit_transaction"](store, {**values, "parts": [], **again})
+
+    again, lost = {"again_since": begun["log_end"]}, 7
+    assert send(1, {}) == send(lost, again)
+    with pytest.raises(tiered.PositionLost):
+        send(lost, again, of="f" * 32)
 
 
 def test_a_repeat_beside_the_first_attempt(store: Any) -> None:

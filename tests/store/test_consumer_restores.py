@@ -17,6 +17,7 @@ from tiered import aio
 from tiered.engine.host import Host
 from tiered.errors import PositionLost
 from tiered.flight.server import actions
+from tiered.format.schema import TRANSACTIONS_TOPIC
 
 KINDS = ["served", "read_only", "bucket"]
 TAKEN_BACK = "a restore took the log back"
@@ -31,7 +32,7 @@ class Life:
         self.store = open_store(root / "data", self.bucket, clock)
         self.store.create_topic("effects")
         self.topic = self.store.create_topic("orders")
-        self.at = self._add(b"old", 5)
+        self.at: int | None = self._add(b"old", 5)
         self._add(b"lost", 5)
         self.server = self.store.serve("127.0.0.1:0") if kind == "served" else None
         self.reader = self._reader()
@@ -56,6 +57,15 @@ class Life:
             else tiered.open(self.bucket)
         )
 
+    def lose_the_rest(self) -> None:
+        """Append three records that are never published, and restore everything else."""
+        self.store.topic("orders").append_many([b"never%d" % i for i in range(3)])
+        self.store.flush()
+        self.at = None
+
+    def publish_positions(self) -> None:
+        self.store.topic(TRANSACTIONS_TOPIC).publish()
+
     def restore(self, rows: int = 12) -> None:
         """Lose the directory, restore it, and append to it."""
         address = None if self.server is None else self.server.location.removeprefix("grpc://")
@@ -66,7 +76,8 @@ class Life:
         shutil.rmtree(self.root / "data")
         (self.root / "back").rename(self.root / "data")
         self.store = open_store(self.root / "data", self.bucket, self.clock)
-        self._add(b"new", rows)
+        if rows:
+            self._add(b"new", rows)
         if address is not None:
             self.server = self.store.serve(address)
 
@@ -158,6 +169,66 @@ def test_no_position_of_the_lost_log_is_committed(begin: Callable[[str], Life]) 
             transaction.append("effects", b"of the lost log")
             transaction.commit_position(consumer, offsets)
     assert life.store.topic("effects").offsets()[0].end == 2
+
+
+def test_positions_that_do_not_move_are_compared_too(begin: Callable[[str], Life]) -> None:
+    """They were stored before the restore, and the session is in the bucket: nothing but the lineage tells."""
+    life = begin("served")
+    life.lose_the_rest()
+    consumer = life.consumer(on_rewind="latest")
+    assert len(values(consumer)) == 13
+    consumer.commit()
+    life.publish_positions()
+    life.restore()
+    for work in (consumer.commit, lambda: transfer(life, consumer)):
+        with pytest.raises(PositionLost, match="Nothing was committed"):
+            work()
+    assert life.store.topic("effects").offsets()[0].end == 3
+
+
+def transfer(life: Life, consumer: tiered.Consumer) -> None:
+    with life.reader.transaction() as transaction:
+        transaction.append("effects", b"of the lost log")
+        transaction.commit_position(consumer)
+
+
+def test_positions_of_a_coroutine_that_do_not_move_are_compared_too(begin: Callable[[str], Life]) -> None:
+    life = begin("served")
+    life.lose_the_rest()
+
+    async def run() -> None:
+        async with aio.open(life.server.location) as store:
+            consumer = await (await store.topic("orders")).consumer("billing", on_rewind="latest")
+            assert sum(batch.num_rows for batch in await consumer.poll(5)) == 13
+            await consumer.commit()
+            life.publish_positions()
+            life.restore()
+            consumer.sync.poll(0)
+            with pytest.raises(PositionLost):
+                await consumer.commit()
+            with pytest.raises(PositionLost):
+                async with store.transaction() as transaction:
+                    await transaction.append("effects", b"of the lost log")
+                    transaction.commit_position(consumer)
+
+    asyncio.run(run())
+    assert life.store.topic("effects").offsets()[0].end == 3
+
+
+def test_a_position_at_the_same_offset_of_the_restored_log_is_stored(begin: Callable[[str], Life]) -> None:
+    """Otherwise the next session would skip what came meanwhile."""
+    life = begin("served")
+    life.lose_the_rest()
+    consumer = life.consumer(on_rewind="latest")
+    assert len(values(consumer)) == 13
+    consumer.commit()
+    life.publish_positions()
+    life.restore(rows=3)
+    assert consumer.poll(0) == []
+    assert consumer.position() == {0: 13}
+    consumer.commit()
+    life.store.topic("orders").append(b"after", sync=True)
+    assert values(life.consumer(on_rewind="latest")) == [b"after"]
 
 
 def test_a_restore_between_the_offsets_and_the_rows_is_noticed(

@@ -23,6 +23,7 @@ from tiered.errors import ConfigError, Fenced, InvalidName, ReadOnly
 from tiered.format.schema import TRANSACTIONS_TOPIC
 from tiered.hot.row_checks import RowChecker
 from tiered.transactions import log_renewal
+from tiered.transactions.decision import Moves
 from tiered.transactions.positions import (
     TRANSACTIONS_SCHEMA,
     Position,
@@ -120,11 +121,11 @@ def test_any_history_gives_the_positions_of_a_model(
                     if place[:2] == (consumer, topic) and model[place].session == session
                 ]
                 if set(places) <= set(owned) and owned:
-                    store.transactions.commit(consumer, metas[topic], session, offsets, None)
+                    store.transactions.commit(Moves(consumer, metas[topic], session, offsets), None)
                     model |= {place: Owned(offset, session) for place, offset in places.items()}
                 else:
                     with pytest.raises(Fenced, match="nothing was committed"):
-                        store.transactions.commit(consumer, metas[topic], session, offsets, None)
+                        store.transactions.commit(Moves(consumer, metas[topic], session, offsets), None)
             elif step == "remove":
                 gone = [place for place in model if place[0] == values[0] and values[1] in (None, place[1])]
                 assert len(store.transactions.remove(*values)) == len(gone)
@@ -148,7 +149,7 @@ def test_the_log_does_not_grow_with_the_number_of_commits(store: Any) -> None:
     meta = store.create_topic("orders").meta
     session, _ = store.transactions.begin_session("billing", meta, [0])
     for offset in range(100):
-        store.transactions.commit("billing", meta, session, {0: (offset, 1)}, None)
+        store.transactions.commit(Moves("billing", meta, session, {0: (offset, 1)}), None)
         log = store.topic(TRANSACTIONS_TOPIC).offsets()[0]
         assert log.end - log.start <= 6
     assert seen(store) == {("billing", "orders", 0): Owned(99, session)}
@@ -159,7 +160,7 @@ def test_a_reader_beside_follows_over_a_renewal(store: Any, tmp_path: Path, cloc
     session, _ = store.transactions.begin_session("billing", meta, [0])
     with open_store(tmp_path / "data", f"file://{tmp_path}/bucket", clock, read_only=True) as reader:
         for offset in range(20):
-            store.transactions.commit("billing", meta, session, {0: (offset, 1)}, True)
+            store.transactions.commit(Moves("billing", meta, session, {0: (offset, 1)}), True)
             assert seen(reader) == {("billing", "orders", 0): Owned(offset, session)}
         assert len(store.transactions.remove("billing")) == 1
         assert seen(reader) == {}
@@ -180,7 +181,9 @@ class Life:
                 session, _ = store.transactions.begin_session("billing", meta, [0])
                 self.promise(2 * life + 1, -1 if life == 0 else 8 * life - 1)
                 for offset in range(8 * life, 8 * life + 8):
-                    store.transactions.commit("billing", meta, session, {0: (offset, 1)}, offset % 2 == 1)
+                    store.transactions.commit(
+                        Moves("billing", meta, session, {0: (offset, 1)}), offset % 2 == 1
+                    )
                     if offset % 2 == 1:
                         self.promise(2 * life + 1, offset)
 
@@ -210,8 +213,8 @@ class Life:
             assert least <= (-1 if owned.offset is None else owned.offset) <= most
             meta = store.topic("orders").meta
             with pytest.raises(Fenced):
-                store.transactions.commit("billing", meta, "0" * 32, {0: (0, 1)}, None)
-            store.transactions.commit("billing", meta, owned.session, {0: (24, 1)}, True)
+                store.transactions.commit(Moves("billing", meta, "0" * 32, {0: (0, 1)}), None)
+            store.transactions.commit(Moves("billing", meta, owned.session, {0: (24, 1)}), True)
             _, positions = store.transactions.begin_session("billing", meta, [0])
             assert positions[0].offset == 24
 

@@ -120,19 +120,14 @@ class AsyncConsumer:
 
     async def commit(self, offsets: Mapping[int, int] | None = None, *, sync: bool | None = None) -> None:
         """Commit positions, by default those behind what was returned; see `Consumer.commit`."""
-        chosen = self.moved() if offsets is None else self._read_in(offsets)
+        chosen = self.returned() if offsets is None else self._read_in(offsets)
         await self._threads.run(lambda: self.sync.commit(chosen, sync=sync))
 
-    def moved(self) -> dict[int, int]:
-        """Return the positions that `commit` would store."""
-        stored = self.sync.committed()
-        return self._read_in(
-            {
-                partition: offset
-                for partition, offset in self._returned.items()
-                if stored.get(partition) != offset
-            }
-        )
+    def returned(self) -> ReadOffsets:
+        """Return the positions that `commit` would store, unless they are stored already."""
+        found = self._read_in(self._returned)
+        found.returned = True
+        return found
 
     def _read_in(self, offsets: Mapping[int, int]) -> ReadOffsets:
         found = ReadOffsets(offsets)

@@ -49,7 +49,7 @@ class AsyncTransaction:
 
     def commit_position(self, consumer: AsyncConsumer) -> None:
         """Commit the positions behind what a consumer has returned, with this transaction."""
-        self.sync.commit_position(consumer.sync, consumer.moved())
+        self.sync.commit_position(consumer.sync, consumer.returned())
 
     async def commit(self) -> dict[str, list[OffsetRange]]:
         """Commit, as `Transaction.commit`."""

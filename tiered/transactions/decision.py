@@ -20,12 +20,15 @@ class Moves(NamedTuple):
     ----------
     offsets
         By partition: the offset of the next record, and the epoch of the partition's lineage.
+    unmoved
+        Positions that are stored already, in the same form. The log must still have them; nobody stores them again.
     """
 
     consumer: str
     meta: TopicMeta
     session: str
     offsets: Mapping[int, tuple[int, int]]
+    unmoved: Mapping[int, tuple[int, int]] = {}
 
 
 class Decision(NamedTuple):
@@ -60,10 +63,10 @@ Placed = tuple[Sequence[Part], Sequence[bytes]]
 
 def moved_positions(moves: Moves, now_us: int) -> list[Position]:
     """Return the positions to store."""
-    consumer, meta, session, offsets = moves
+    consumer, meta, session = moves[:3]
     return [
         Position(consumer, meta.name, meta.topic_id, partition, offset, lineage, now_us, session, "")
-        for partition, (offset, lineage) in sorted(offsets.items())
+        for partition, (offset, lineage) in sorted(moves.offsets.items())
     ]
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from ..format.topic_meta import TopicMeta
+from .decision import Moves
 from .positions import Position
 from .transaction_log import TransactionLog
 
@@ -22,7 +23,5 @@ class TopicPositions:
     def begin_session(self, consumer: str, partitions: Iterable[int]) -> tuple[str, dict[int, Position]]:
         return self._log.begin_session(consumer, self._meta, partitions)
 
-    def commit(
-        self, consumer: str, session: str, offsets: Mapping[int, tuple[int, int]], sync: bool | None
-    ) -> None:
-        self._log.commit(consumer, self._meta, session, offsets, sync)
+    def commit(self, moves: Moves, sync: bool | None) -> None:
+        self._log.commit(moves, sync)

@@ -120,20 +120,11 @@ class TransactionLog:
         topic.wait_safe(0, end, True)
         return session, positions
 
-    def commit(
-        self,
-        consumer: str,
-        meta: TopicMeta,
-        session: str,
-        offsets: Mapping[int, tuple[int, int]],
-        sync: bool | None,
-    ) -> None:
+    def commit(self, moves: Moves, sync: bool | None) -> None:
         """Store positions, if the session still owns them.
 
         Parameters
         ----------
-        offsets
-            By partition: the offset of the next record, and the epoch of the partition's lineage.
         sync
             As in `Topic.append`.
 
@@ -143,11 +134,10 @@ class TransactionLog:
             A newer session owns one of the partitions; nothing was stored.
         ReadOnly, StoreClosed, DiskFull, PartitionPoisoned, ColdStorageError
         """
-        moves = Moves(consumer, meta, session, offsets)
         now_us = self._context.clock()
         # Made before the lock is taken, as many threads may commit.
         moved = moved_positions(moves, now_us)
-        prepared = PreparedRecord(*commit_row(consumer, session, moved), now_us, None, 0)
+        prepared = PreparedRecord(*commit_row(moves.consumer, moves.session, moved), now_us, None, 0)
 
         def append() -> tuple[OpenTopic, int]:
             topic = self._log.writable()
@@ -167,7 +157,7 @@ class TransactionLog:
 
     def _check_owned(self, moves: Moves) -> None:
         """Raise `Fenced` unless the session owns all positions that move. The caller holds the lock."""
-        consumer, meta, session, offsets = moves
+        consumer, meta, session, offsets = moves[:4]
         if not offsets and all(
             item.session != session for item in self._log.tables.positions.of(consumer, meta.name).values()
         ):
@@ -289,6 +279,11 @@ class TransactionLog:
         attempts = self._log.tables.staged.find(batch)
         records = [at for attempt in attempts for _, at in sorted(attempt.records.items())]
         return {"kind": BATCH, "id": batch.query, "number": batch.number, "records": records}
+
+    def is_committed(self, session: str) -> bool:
+        """Whether a transaction of this session is known as committed."""
+        with self._lock:
+            return self._log.current().outcomes.find(session) is not None
 
     def _outcome(self, decision: Decision) -> Ranges | None:
         """Return the ranges of a transaction that was committed before; None if it was not. The caller holds the lock."""

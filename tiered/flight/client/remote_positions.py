@@ -6,8 +6,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ...format.topic_meta import TopicMeta
+from ...transactions.decision import Moves
 from ...transactions.positions import Position
-from ..wire.positions import offsets_to_json, positions_from_json
+from ..wire.positions import moves_to_json, positions_from_json
 from ..wire.topic_ref import topic_ref
 from .connection import Connection
 
@@ -29,12 +30,8 @@ class RemotePositions:
         found = self._action("begin_consumer", consumer, partitions=list(partitions), note=note)
         return found["session"], _by_partition(found)
 
-    def commit(
-        self, consumer: str, session: str, offsets: Mapping[int, tuple[int, int]], sync: bool | None
-    ) -> None:
-        self._action(
-            "commit_consumer", consumer, session=session, offsets=offsets_to_json(offsets), sync=sync
-        )
+    def commit(self, moves: Moves, sync: bool | None) -> None:
+        self._action("commit_consumer", moves.consumer, **moves_to_json(moves), sync=sync)
 
     def _action(self, name: str, consumer: str, **values: Any) -> dict[str, Any]:
         found: dict[str, Any] = self._connection.action(

@@ -15,7 +15,7 @@ from ...store.interface.transaction import Transaction
 from ...transactions.decision import Moves
 from ...transactions.parts import block_data
 from ...transactions.transaction_rows import EncodedPart
-from ..wire.positions import offsets_to_json
+from ..wire.positions import moves_to_json
 from ..wire.topic_ref import topic_ref
 from ..wire.values import count, text
 from .connection import Connection
@@ -80,8 +80,7 @@ class RemoteTransaction(Transaction):
                 {
                     **topic_ref(item.meta),
                     "consumer": item.consumer,
-                    "session": item.session,
-                    "offsets": offsets_to_json(item.offsets),
+                    **moves_to_json(item),
                 }
                 for item in moves
             ],

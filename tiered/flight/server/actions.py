@@ -18,7 +18,7 @@ from ...store.local_producer import open_producer
 from ...transactions.positions import check_not_own
 from ..wire import packed_rows
 from ..wire.directory_id import directory_id
-from ..wire.positions import offsets_from_json, positions_to_json
+from ..wire.positions import moves_from_json, positions_to_json
 from ..wire.topic_ref import resolve_topic
 from ..wire.values import count, decode_schema, maybe, positive, text, whole
 from .append import incarnation_of
@@ -192,10 +192,9 @@ def _begin_consumer(store: LocalStore, values: Values) -> dict[str, Any]:
 def _commit_consumer(store: LocalStore, values: Values) -> dict[str, Any]:
     topic, sync = _topic(store, values), values.get("sync")
     check_sync(sync)
-    offsets = offsets_from_json(values["offsets"])
-    consumer, session = text(values["consumer"]), text(values["session"])
-    check_positions(topic, consumer, offsets)
-    store.transactions.commit(consumer, topic.meta, session, offsets, sync)
+    moves = moves_from_json(text(values["consumer"]), topic.meta, values)
+    check_positions(topic, moves)
+    store.transactions.commit(moves, sync)
     return {}
 
 

@@ -5,7 +5,7 @@ action                  arguments and answer
 ======================  ============================================================================================
 ``begin_transaction``   ``name`` or null; answer: ``session``, and ``log_end``, which no later decision lies before
 ``commit_transaction``  ``name``, ``session``; ``again_since``: the ``log_end`` if this is sent again; ``moves``: list
-                        of ``consumer``, ``topic``, ``topic_id``, ``session``, ``offsets``; ``parts``: list of
+                        of ``consumer``, ``topic``, ``topic_id``, ``session``, ``offsets``, ``unmoved``; ``parts``: list of
                         ``topic``, ``topic_id``, ``partition``, ``schema_id``, ``blocks``: the lengths of the Arrow
                         record batch messages that follow the arguments, one after the other; answer: ``ranges``, list
                         of topic, partition, start, end. A session that was committed before is not committed again.
@@ -28,7 +28,7 @@ from ...format.schema import body_schema
 from ...transactions.decision import Decision, Moves
 from ...transactions.positions import check_not_own
 from ...transactions.transaction_rows import TRANSACTION_BYTES_MAX, TransactionRows
-from ..wire.positions import offsets_from_json
+from ..wire.positions import moves_from_json
 from ..wire.topic_ref import resolve_topic
 from ..wire.values import count, maybe, text
 from .positions import check_positions
@@ -50,22 +50,22 @@ def _begin(store: LocalStore, values: Values) -> dict[str, Any]:
 
 def _commit(store: LocalStore, values: Values) -> dict[str, Any]:
     """Commit a transaction, once; durable when it returns."""
-    decision = Decision(
-        maybe(text, values.get("name")),
-        UUID(text(values["session"])).hex,
-        tuple(_moves(store, item) for item in values["moves"]),
-        maybe(count, values.get("again_since")),
-    )
+    session, again_since = UUID(text(values["session"])).hex, maybe(count, values.get("again_since"))
+    # A commit that is sent again may have taken effect before the log of its consumer was taken back.
+    done = again_since is not None and store.transactions.is_committed(session)
+    moves = tuple(_moves(store, item, check=not done) for item in values["moves"])
+    decision = Decision(maybe(text, values.get("name")), session, moves, again_since)
     rows = _rows(store, values["parts"], values.get("data", memoryview(b"")))
     ranges = store.commits.commit(decision, rows.encode())
     return {"ranges": [[topic, *found] for topic, found in ranges]}
 
 
-def _moves(store: LocalStore, values: Values) -> Moves:
+def _moves(store: LocalStore, values: Values, *, check: bool) -> Moves:
     topic = resolve_topic(store, text(values["topic"]), UUID(text(values["topic_id"])))
-    consumer, offsets = text(values["consumer"]), offsets_from_json(values["offsets"])
-    check_positions(topic, consumer, offsets)
-    return Moves(consumer, topic.opened.meta, text(values["session"]), offsets)
+    moves = moves_from_json(text(values["consumer"]), topic.opened.meta, values)
+    if check:
+        check_positions(topic, moves)
+    return moves
 
 
 def _rows(store: LocalStore, parts: list[Values], data: memoryview) -> TransactionRows[OpenTopic]:

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 from uuid import UUID
 
+from ...format.topic_meta import TopicMeta
+from ...transactions.decision import Moves
 from ...transactions.positions import Position
 from .values import count, maybe, text, whole
 
@@ -33,11 +35,19 @@ def positions_from_json(values: Iterable[Mapping[str, Any]]) -> list[Position]:
     ]
 
 
-def offsets_to_json(offsets: Mapping[int, tuple[int, int]]) -> dict[str, Any]:
-    """Return the offset and lineage of a commit, by partition, as plain values."""
-    return {str(partition): list(pair) for partition, pair in offsets.items()}
+def moves_to_json(moves: Moves) -> dict[str, Any]:
+    """Return the session and the offsets of a commit as plain values; offsets are pairs with their lineage, by partition."""
+    return {
+        "session": moves.session,
+        "offsets": {str(partition): list(pair) for partition, pair in moves.offsets.items()},
+        "unmoved": {str(partition): list(pair) for partition, pair in moves.unmoved.items()},
+    }
 
 
-def offsets_from_json(values: Mapping[str, Any]) -> dict[int, tuple[int, int]]:
-    """Return, by partition, the offset and lineage of a commit."""
-    return {int(key): (count(pair[0]), whole(pair[1])) for key, pair in values.items()}
+def moves_from_json(consumer: str, meta: TopicMeta, values: Mapping[str, Any]) -> Moves:
+    """Invert `moves_to_json`; clients of earlier releases name no positions that do not move."""
+    offsets, unmoved = (
+        {int(key): (count(pair[0]), whole(pair[1])) for key, pair in given.items()}
+        for given in (values["offsets"], values.get("unmoved", {}))
+    )
+    return Moves(consumer, meta, text(values["session"]), offsets, unmoved)

@@ -12,6 +12,7 @@ from ...errors import ConfigError, Fenced, TieredError
 from ...flight.client.remote_positions import RemotePositions
 from ...flight.client.remote_topic import RemoteTopic
 from ...store.interface.topic import Topic
+from ...transactions.decision import Moves
 from ..options import Lineages
 
 _log = logging.getLogger("tiered.spark.stream")
@@ -70,7 +71,7 @@ class Progress:
                 self._owned = frozenset(moved)
                 note = f"{_NOTE}{socket.gethostname()}, process {os.getpid()}"
                 self._session, _ = positions.begin_session(self._name, sorted(moved), note)
-            positions.commit(self._name, self._session, moved, None)
+            positions.commit(Moves(self._name, topic.meta, self._session, moved), None)
         except Fenced as error:
             self._fenced = True
             _log.warning("the query goes on, and its progress is published no more: %s", error)

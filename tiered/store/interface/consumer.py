@@ -30,6 +30,7 @@ from ...reader.query import check_sync, select_partitions
 from ...transactions.decision import Moves
 from ...transactions.positions import Position, check_consumer_name
 
+_NO_LINEAGE = 0
 _RECORDS_MAX = 10_000
 _ITERATION_SECONDS = 1.0
 # A partition yields so many records before the next one has its turn.
@@ -75,15 +76,20 @@ class Positions(Protocol):
 
     def begin_session(self, consumer: str, partitions: Iterable[int]) -> tuple[str, dict[int, Position]]: ...
 
-    def commit(
-        self, consumer: str, session: str, offsets: Mapping[int, tuple[int, int]], sync: bool | None
-    ) -> None: ...
+    def commit(self, moves: Moves, sync: bool | None) -> None: ...
 
 
 class ReadOffsets(dict[int, int]):
-    """Offsets by partition, and the lineages of the partitions in which a reader of a consumer read up to them."""
+    """Offsets by partition, and the lineages of the partitions in which a reader of a consumer read up to them.
+
+    Attributes
+    ----------
+    returned
+        Whether these are the positions behind all that the reader has returned, as `Consumer.commit` takes by default.
+    """
 
     lineages: Mapping[int, int]
+    returned = False
 
 
 class _Piece(NamedTuple):
@@ -134,8 +140,11 @@ class Consumer:
             partition: self._first(stored.get(partition), log[partition], start)
             for partition in self.partitions
         }
+        # With their lineages: a position that was lost is stored anew, even at the same offset.
         self._committed = {
-            partition: item.offset for partition, item in stored.items() if item.offset is not None
+            key: (item.offset, item.lineage if item.topic_id == topic.meta.topic_id else _NO_LINEAGE)
+            for key, item in stored.items()
+            if item.offset is not None
         }
         self._batches: Iterator[_Piece] | None = None
         self._rest: deque[_Piece] = deque()
@@ -398,7 +407,7 @@ class Consumer:
 
     def committed(self) -> dict[int, int]:
         """Return the offsets that this consumer read from the store or committed last, by partition."""
-        return dict(self._committed)
+        return {partition: offset for partition, (offset, _) in self._committed.items()}
 
     def lag(self) -> dict[int, int]:
         """Return the number of durable records that were not returned yet, by partition."""
@@ -462,8 +471,8 @@ class Consumer:
         self._check()
         with self._lock:
             moves = self.moves(offsets)
-            # Without a new position this asks whether the session still owns the partitions.
-            self._store.commit(self.name, self._session, moves.offsets, sync)
+            # Without a new position this asks whether the session still owns the partitions, and the log has the positions.
+            self._store.commit(moves, sync)
             self.moved(moves)
 
     def moves(self, offsets: Mapping[int, int] | None = None) -> Moves:
@@ -475,22 +484,26 @@ class Consumer:
                     f"consumer {self.name!r} reads only: open the store to write it, or by the address of its server, to "
                     "commit positions"
                 )
-            if offsets is not None:
-                chosen = self._checked(offsets)
-            else:
-                chosen = {
-                    partition: at
-                    for partition, at in self._positions.items()
-                    if self._committed.get(partition) != at
-                }
             lineages = offsets.lineages if isinstance(offsets, ReadOffsets) else self._lineages
-            moved = {partition: (at, lineages[partition]) for partition, at in chosen.items()}
-            return Moves(self.name, self._topic.meta, self._session, moved)
+            all_returned = offsets is None or (isinstance(offsets, ReadOffsets) and offsets.returned)
+            if all_returned:
+                chosen: Mapping[int, int] = self._positions if offsets is None else offsets
+            else:
+                assert offsets is not None
+                chosen = self._checked(offsets)
+            pairs = {partition: (at, lineages[partition]) for partition, at in chosen.items()}
+            unmoved = {
+                partition: pair
+                for partition, pair in pairs.items()
+                if all_returned and self._committed.get(partition) == pair
+            }
+            moved = {partition: pair for partition, pair in pairs.items() if partition not in unmoved}
+            return Moves(self.name, self._topic.meta, self._session, moved, unmoved)
 
     def moved(self, moves: Moves) -> None:
         """Note that positions are stored."""
         with self._lock:
-            self._committed.update({partition: at for partition, (at, _) in moves.offsets.items()})
+            self._committed.update(moves.offsets)
 
     def _checked(self, offsets: Mapping[int, int]) -> dict[int, int]:
         """Return offsets by partition as plain numbers; raise an error unless the log has each of them."""

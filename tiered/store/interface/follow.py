@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from itertools import islice
 
 from ...engine.records import Record
 from ...errors import ColdStorageError, OffsetOutOfRange, PositionLost
+from ...transactions.decision import Moves
 from ...transactions.positions import Position
 from .consumer import ConsumedTopic, Consumer
 
@@ -31,9 +32,7 @@ class _NoPositions:
     ) -> tuple[str, dict[int, Position]]:
         return "", {}
 
-    def commit(
-        self, consumer: str, session: str, offsets: Mapping[int, tuple[int, int]], sync: bool | None
-    ) -> None:
+    def commit(self, moves: Moves, sync: bool | None) -> None:
         raise NotImplementedError
 
 
