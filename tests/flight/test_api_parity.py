@@ -139,8 +139,8 @@ def test_following_a_log_that_went_back_skips_nothing(
     records = topic.read(follow=True)
     assert [next(records).offset, next(records).offset] == [0, 1]
     answers = iter([{"start": 0, "end": 1, "waits": True}])
-    monkeypatch.setattr(remote_reads, "wait", lambda *_: next(answers))
-    with pytest.raises(tiered.OffsetOutOfRange, match="the log has 0 to 1"):
+    monkeypatch.setattr(remote_reads, "wait", lambda *_, **__: next(answers))
+    with pytest.raises(tiered.PositionLost, match="the log has 0 to 1"):
         next(records)
 
 

@@ -180,6 +180,11 @@ def test_a_snapshot_of_several_topics(store: Any, remote: Any) -> None:
     assert sum(snapshot.ends["events"].values()) == 3
     store.topic("other").add_partitions(3)
     commit(store)
+    for kind in (snapshot, store.snapshot(["events", "other"])):
+        store.topic("events").append(b"later", sync=True)
+        for topic, ends in kind.ends.items():
+            assert {key: end for key, (_, end) in kind.scan(topic).offsets.items()} == ends
+        assert kind.scan("events", start_offset=0, partitions=0).offsets == {0: (0, kind.ends["events"][0])}
     assert snapshot.scan("events").to_arrow().num_rows == 3
     assert snapshot.scan("other").to_arrow()["value"].to_pylist() == [b"x"]
     assert list(remote.snapshot(["other"]).ends["other"]) == [0, 1, 2]

@@ -1,10 +1,11 @@
-"""`Consumer`s that stay open while a restore takes their log back: behind a server, in the directory, and in the bucket."""
+"""Consumers, snapshots and readers that stay open while a restore takes their log back: behind a server, in the directory, and in the bucket."""
 
 from __future__ import annotations
 
 import asyncio
 import shutil
 from collections.abc import Callable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,10 @@ from tests.support.clock import Clock
 from tests.support.stores import open_store, stepwise
 from tiered import aio
 from tiered.engine.host import Host
-from tiered.errors import PositionLost
+from tiered.errors import OffsetOutOfRange, PositionLost
 from tiered.flight.server import actions
 from tiered.format.schema import TRANSACTIONS_TOPIC
+from tiered.store.interface.follow import follow_partitions
 
 KINDS = ["served", "read_only", "bucket"]
 TAKEN_BACK = "a restore took the log back"
@@ -265,3 +267,61 @@ def test_a_coroutine_commits_no_position_of_the_lost_log(begin: Callable[[str], 
                 await consumer.commit()
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_snapshot_of_the_lost_log_has_no_scans(begin: Callable[[str], Life], kind: str) -> None:
+    """Its ends would be those of other records."""
+    life = begin(kind)
+    snapshot = life.reader.snapshot(["orders", "effects"])
+    life.restore()
+    with pytest.raises(PositionLost, match=TAKEN_BACK) as lost:
+        snapshot.scan("orders")
+    assert (lost.value.partition, lost.value.offset, lost.value.start, lost.value.end) == (0, 10, 0, 17)
+    assert life.reader.snapshot(["orders"]).scan("orders").to_arrow().num_rows == 17
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_snapshot_and_a_reader_that_the_restored_log_has_go_on(
+    begin: Callable[[str], Life], kind: str
+) -> None:
+    life = begin(kind)
+    snapshot, records = life.reader.snapshot(["orders"]), life.reader.topic("orders").read(follow=True)
+    held = life.reader.topic("orders").scan()
+    assert [next(records).offset for _ in range(10)] == list(range(10))
+    life.lose_the_rest()
+    life.restore()
+    scan = snapshot.scan("orders")
+    assert scan.offsets == {0: (0, 10)}
+    assert scan.to_arrow().equals(held.to_arrow())
+    assert scan.to_arrow().num_rows == 10
+    assert next(records).value == b"new0"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_reader_that_follows_a_lost_log_ends(begin: Callable[[str], Life], kind: str) -> None:
+    life = begin(kind)
+    topic = life.reader.topic("orders")
+    readers = [
+        topic.read(follow=True),
+        topic.read(0, 4, follow=True),
+        follow_partitions(topic, None),  # type: ignore[arg-type]
+    ]
+    for records, rows in zip(readers, (10, 6, 10), strict=True):
+        assert len(list(islice(records, rows))) == rows
+    life.restore()
+    for records in readers:
+        with pytest.raises(PositionLost, match=TAKEN_BACK) as lost:
+            next(records)
+        assert (lost.value.partition, lost.value.offset) == (0, 10)
+
+
+def test_a_scan_that_a_server_planned_ends_with_its_log(begin: Callable[[str], Life]) -> None:
+    """Another run of the server has other records at its offsets, but the same before the restore."""
+    life = begin("served")
+    topic = life.reader.topic("orders")
+    whole, common = topic.scan(), topic.scan(end_offset=5)
+    life.restore()
+    with pytest.raises(OffsetOutOfRange, match="another lineage"):
+        whole.to_arrow()
+    assert common.to_arrow()["value"].to_pylist() == [b"old%d" % i for i in range(5)]

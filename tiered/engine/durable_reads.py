@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Mapping
 
 import pyarrow as pa
 
-from ..errors import OffsetOutOfRange, TopicNotFound
-from ..reader.lineages import lineage_of
+from ..errors import TopicNotFound
 from ..reader.read import read_splits
 from ..reader.rows import Query, coalesce
 from ..reader.snapshot import PartitionSnapshot, snapshot_partition
 from .open_topics import OpenTopic
 from .read import has_new_columns, refresh
 from .records import OffsetRange
+from .same_lineage import of_lineage
 
 # Records that this process makes durable wake a waiting thread; those of another process, or that no sync follows, are
 # looked for. Each look at a bucket is a GET, and a head changes no more often than tails are shipped.
@@ -69,38 +69,6 @@ def durable_batches(
     rows = read_splits(context.tiers, topic.meta, snapshot.splits, Query(), check=context.lifecycle.check)
     yield from of_lineage(topic, snapshot, lineage, coalesce(rows))
     return min(offset + count, snapshot.end_offset)
-
-
-def of_lineage(
-    topic: OpenTopic, snapshot: PartitionSnapshot, lineage: int | None, rows: Iterable[pa.RecordBatch]
-) -> Iterator[pa.RecordBatch]:
-    """Yield rows of a snapshot as long as the log is of a lineage; None for any.
-
-    Raises
-    ------
-    OffsetOutOfRange
-        A restore began another lineage.
-    """
-    if lineage is None or topic.context.lifecycle.writes:
-        # A restore never changes the directory of a process that writes it.
-        yield from rows
-        return
-    for batch in rows:
-        check_lineage(topic, snapshot, lineage)
-        yield batch
-    check_lineage(topic, snapshot, lineage)
-
-
-def check_lineage(topic: OpenTopic, snapshot: PartitionSnapshot, lineage: int | None) -> None:
-    """Raise `OffsetOutOfRange` if the log of a snapshot is of another lineage than `lineage`; None for any."""
-    partition = snapshot.partition
-    if lineage is not None and lineage_of(topic.context.tiers, topic.meta, partition) != lineage:
-        raise OffsetOutOfRange(
-            f"topic {topic.name!r} partition {partition} is of another lineage than {lineage}, since it was restored; the "
-            f"log has {snapshot.start_offset} to {snapshot.end_offset}",
-            start=snapshot.start_offset,
-            end=snapshot.end_offset,
-        )
 
 
 def _durable_snapshot(

@@ -18,6 +18,7 @@ from ..reader.splits import ColdSource
 from .catalog import BucketCatalog
 from .open_topics import OpenTopic
 from .records import OffsetRange, Record, records_of
+from .same_lineage import of_lineage
 from .topic_shape import TopicShape
 
 log = logging.getLogger("tiered.topic")
@@ -106,9 +107,21 @@ def offset_ranges(topic: OpenTopic) -> dict[int, OffsetRange]:
 
 
 def records(
-    topic: OpenTopic, partition: int, offset: int | None, limit: int | None, follow: bool
+    topic: OpenTopic,
+    partition: int,
+    offset: int | None,
+    limit: int | None,
+    *,
+    follow: bool = False,
+    lineage: int | None = None,
 ) -> Iterator[Record]:
-    """Yield records of one partition and decode blocks as needed; see `Topic.read`."""
+    """Yield records of one partition and decode blocks as needed; see `Topic.read`.
+
+    Parameters
+    ----------
+    lineage
+        That of the log; None for any. In another one the read ends with `OffsetOutOfRange`.
+    """
     left, failures = limit, 0
     while left is None or left > 0:
         # With a known end no block beyond it is decoded.
@@ -118,7 +131,7 @@ def records(
             if has_new_columns(topic, snapshot):
                 refresh(topic)
             rows = _rows(topic, snapshot, eager=left is None or end is not None)
-            for batch in coalesce(limit_rows(rows, left)):
+            for batch in of_lineage(topic, snapshot, lineage, coalesce(limit_rows(rows, left))):
                 yield from records_in(batch, topic, partition)
                 left = None if left is None else left - batch.num_rows
                 offset, failures = batch.column("offset")[-1].as_py() + 1, 0

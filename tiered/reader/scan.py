@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -159,6 +159,14 @@ class Scan:
     def offsets(self) -> dict[int, tuple[int, int]]:
         """Start and end offset of each partition in the snapshot."""
         return {part.partition: (part.start_offset, part.end_offset) for part in self._snapshots}
+
+    def end_at(self, ends: Mapping[int, int]) -> None:
+        """Take ends of partitions, up to which the scan reads, for those of the log in `offsets`."""
+        self._snapshots = tuple(
+            replace(part, start_offset=min(part.start_offset, end), end_offset=min(part.end_offset, end))
+            for part in self._snapshots
+            for end in [ends[part.partition]]
+        )
 
     def read(self, split: Split) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one of `splits`."""

@@ -353,10 +353,16 @@ class LocalStore(Store):
         for topic in chosen:
             refresh(topic.opened)
         places = [(topic.opened, key) for topic in chosen for key in range(topic.partitions)]
+        lineages = {topic.name: topic.lineages_of(range(topic.partitions)) for topic in chosen}
+        while True:
+            parts, known = whole_snapshots(places, None, 0), lineages
+            lineages = {topic.name: topic.lineages_of(known[topic.name]) for topic in chosen}
+            if lineages == known:
+                break
         ends: dict[str, dict[int, int]] = {topic.name: {} for topic in chosen}
-        for (opened, partition), part in zip(places, whole_snapshots(places, None, 0), strict=True):
+        for (opened, partition), part in zip(places, parts, strict=True):
             ends[opened.name][partition] = part.end_offset
-        return Snapshot(chosen, ends)
+        return Snapshot(chosen, ends, lineages)
 
     def consumers(self) -> list[Position]:
         return self.transactions.all_positions()

@@ -46,7 +46,7 @@ from ..transactions.topic_positions import TopicPositions
 from ..transactions.transaction_log import TransactionLog
 from .interface.consumer import Consumer
 from .interface.erasure import Erasure
-from .interface.follow import follow_partitions
+from .interface.follow import follow_partition, follow_partitions
 from .interface.producer import Producer
 from .interface.topic import Topic
 from .local_erasure import erasure_of
@@ -240,8 +240,14 @@ class LocalTopic(Topic):
         refresh(self.opened, asks_bucket=not known)
         if follow and partition is None and offset is None and self.partitions > 1:
             return follow_partitions(self, plain_limit(limit))
-        partition, offset = self.opened.check_start(partition, offset)
-        return records(self.opened, partition, offset, plain_limit(limit), follow)
+        chosen, offset = self.opened.check_start(partition, offset)
+        if not follow:
+            return records(self.opened, chosen, offset, plain_limit(limit))
+
+        def of_lineage(at: int | None, left: int | None, lineage: int) -> Iterator[Record]:
+            return records(self.opened, chosen, at, left, follow=True, lineage=lineage)
+
+        return follow_partition(self, chosen, offset, plain_limit(limit), of_lineage)
 
     def consumer(
         self,

@@ -17,25 +17,25 @@ _FOLLOW_SECONDS = 1.0
 _POLL_SECONDS = 0.1
 
 
-def follow_partition(
-    topic: TopicState, partition: int, offset: int | None, left: int | None
+def followed(
+    topic: TopicState, partition: int, offset: int | None, left: int | None, lineage: int
 ) -> Iterator[Record]:
-    """Yield the durable records, and then each that becomes durable, `left` in all; see `Topic.read`."""
+    """Yield the durable records, and then each that becomes durable, `left` in all, while the log is of a lineage."""
     if left == 0:
         return
-    log = wait(topic, partition, 0, seconds=0.0)
+    log = wait(topic, partition, 0, seconds=0.0, lineage=lineage)
     at = check_there(topic, OffsetRange(partition, log["start"], log["end"]), offset)
     while left is None or left > 0:
         topic.lifecycle.check()
-        log = wait(topic, partition, at)
-        # The next server may have a log that was restored to an earlier time.
+        log = wait(topic, partition, at, lineage=lineage)
+        # A server of an earlier release compares no lineages, and may have a log that was restored to an earlier time.
         check_there(topic, OffsetRange(partition, log["start"], log["end"]), at)
         if log["end"] == at:
             if not log["waits"]:
                 topic.lifecycle.pause(_POLL_SECONDS)
             continue
         columns = ("offset", "timestamp", *topic.schema.names)
-        ticket = Ticket(topic.name, topic.meta.topic_id, partition, at, log["end"], columns)
+        ticket = Ticket(topic.name, topic.meta.topic_id, partition, at, log["end"], columns, lineage=lineage)
         for batch in coalesce(limit_rows(topic.connection.rows(ticket.encode()), left)):
             yield from records_in(batch, topic, partition)
             left = None if left is None else left - batch.num_rows

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -149,6 +149,13 @@ class RemoteScan(Scan):
     def offsets(self) -> dict[int, tuple[int, int]]:
         """Start and end offset of each partition at the time of the plan."""
         return self.plan.ranges
+
+    def end_at(self, ends: Mapping[int, int]) -> None:
+        ranges = {
+            partition: (min(start, ends[partition]), min(end, ends[partition]))
+            for partition, (start, end) in self.plan.ranges.items()
+        }
+        self.plan = replace(self.plan, ranges=ranges)
 
     def read(self, split: Split) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one of `splits`, or of a part of one."""

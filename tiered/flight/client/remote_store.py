@@ -223,9 +223,13 @@ class RemoteStore(Store):
         for topic in chosen.values():
             topic.appender.drain()
         refs = [topic_ref(topic.meta) for topic in chosen.values()]
-        found = self.connection.action("snapshot", {"topics": refs}, seconds=None)["ends"]
-        ends = {name: dict(enumerate(map(count, found[name]))) for name in chosen}
-        return Snapshot(chosen.values(), ends)
+        found = self.connection.action("snapshot", {"topics": refs}, seconds=None)
+        # A server of an earlier release names no lineages.
+        ends, lineages = (
+            {name: dict(enumerate(map(count, values.get(name, ())))) for name in chosen}
+            for values in (found["ends"], found.get("lineages", {}))
+        )
+        return Snapshot(chosen.values(), ends, lineages)
 
     def _topics_of(self, topics: Iterable[str | Topic]) -> list[RemoteTopic]:
         if isinstance(topics, str | Topic):

@@ -33,13 +33,13 @@ from ...reader.query import (
 )
 from ...reader.rows import coalesce
 from ...store.interface.consumer import Consumer
-from ...store.interface.follow import follow_partitions
+from ...store.interface.follow import follow_partition, follow_partitions
 from ...store.interface.topic import Topic
 from ...table.table_info import TableInfo
 from ..wire.messages import ScanCommand, Ticket
 from ..wire.topic_ref import topic_ref
 from ..wire.values import encode_schema
-from .follow import check_there, follow_partition
+from .follow import check_there, followed
 from .follow import wait as wait_for_records
 from .pending_batch import pending_append
 from .remote_append import append_batch, append_conditional, append_many, append_record
@@ -261,12 +261,14 @@ class RemoteTopic(Topic):
         limit = plain_limit(limit)
         if follow and partition is None and offset is None and self.partitions > 1:
             return follow_partitions(self, limit)
-        partition, offset = self.opened.check_start(plain_int(partition), offset)
-        return (
-            follow_partition(self.opened, partition, offset, limit)
-            if follow
-            else self._records(partition, offset, limit)
-        )
+        chosen, offset = self.opened.check_start(plain_int(partition), offset)
+        if not follow:
+            return self._records(chosen, offset, limit)
+
+        def of_lineage(at: int | None, left: int | None, lineage: int) -> Iterator[Record]:
+            return followed(self.opened, chosen, at, left, lineage)
+
+        return follow_partition(self, chosen, offset, limit, of_lineage)
 
     def _records(self, partition: int, offset: int | None, limit: int | None) -> Iterator[Record]:
         if limit == 0:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from ...engine.durable_reads import check_lineage
+from ...engine.same_lineage import check_lineage
 from ...errors import ConfigError
 from ...reader.query import check_sync
 from ...reader.snapshot import snapshot_partition

@@ -63,6 +63,7 @@ def plan_flight(store: LocalStore, descriptor: fl.FlightDescriptor) -> fl.Flight
     """Plan the scan that a descriptor asks for."""
     command = command_of(descriptor)
     topic = resolve_topic(store, command.topic, command.topic_id)
+    known = topic.lineages_of(range(topic.partitions))  # before the scan: a restore in between is noticed
     scan = scan_of(topic, command)
     splits = [piece for split in scan.splits() for piece in cut(split, command.split_bytes)]
     dense = SPARSE_FEATURES.isdisjoint(store.context.catalog.features())
@@ -71,7 +72,11 @@ def plan_flight(store: LocalStore, descriptor: fl.FlightDescriptor) -> fl.Flight
     endpoints = [
         fl.FlightEndpoint(
             replace(
-                base, partition=item.partition, start_offset=item.start_offset, end_offset=item.end_offset
+                base,
+                partition=item.partition,
+                start_offset=item.start_offset,
+                end_offset=item.end_offset,
+                lineage=known.get(item.partition),
             ).encode(),
             [],  # no location: the server that planned
             app_metadata=SplitInfo.of(item).encode(),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from ...engine.durable_reads import check_lineage, of_lineage
+from ...engine.same_lineage import check_lineage, of_lineage
 from ...errors import OffsetOutOfRange, SchemaMismatch, TopicNotFound
 from ...format.schema import row_schema
 from ...reader.filters import check_predicate
@@ -83,7 +83,8 @@ def ticket_rows(
             start=snapshot.start_offset,
             end=snapshot.end_offset,
         )
-    check_lineage(topic.opened, snapshot, ticket.lineage)
+    lineage = _lineage_of(topic, ticket)
+    check_lineage(topic.opened, snapshot, lineage)
     rows = read_splits(
         store.context.tiers,
         topic.opened.meta,
@@ -92,4 +93,12 @@ def ticket_rows(
         check=check,
         eager=ticket.limit is None,
     )
-    yield from of_lineage(topic.opened, snapshot, ticket.lineage, coalesce(limit_rows(rows, ticket.limit)))
+    yield from of_lineage(topic.opened, snapshot, lineage, coalesce(limit_rows(rows, ticket.limit)))
+
+
+def _lineage_of(topic: LocalTopic, ticket: Ticket) -> int | None:
+    """Return the lineage that has the records of a ticket: that of the log, or an earlier one that it does not descend from."""
+    if ticket.lineage is None:
+        return None
+    (now,) = topic.lineages_of([ticket.partition]).values()
+    return now if ticket.end_offset <= topic.common_end(ticket.partition, ticket.lineage) else ticket.lineage

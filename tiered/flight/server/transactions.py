@@ -9,7 +9,8 @@ action                  arguments and answer
                         ``topic``, ``topic_id``, ``partition``, ``schema_id``, ``blocks``: the lengths of the Arrow
                         record batch messages that follow the arguments, one after the other; answer: ``ranges``, list
                         of topic, partition, start, end. A session that was committed before is not committed again.
-``snapshot``            ``topics``: list of ``topic``, ``topic_id``; answer: ``ends``, by topic the list of offsets
+``snapshot``            ``topics``: list of ``topic``, ``topic_id``; answer: ``ends``, by topic the list of offsets, and
+                        ``lineages``, by topic the epochs of the lineages that have them
 ======================  ============================================================================================
 """
 
@@ -100,7 +101,10 @@ def _topic(store: LocalStore, values: Values) -> OpenTopic:
 def _snapshot(store: LocalStore, values: Values) -> dict[str, Any]:
     """Return the ends of several topics at one moment."""
     found = store.snapshot([_topic(store, item).name for item in values["topics"]])
-    return {"ends": {topic: list(ends.values()) for topic, ends in found.ends.items()}}
+    return {
+        name: {topic: list(values.values()) for topic, values in by_topic.items()}
+        for name, by_topic in (("ends", found.ends), ("lineages", found.lineages))
+    }
 
 
 TRANSACTION_ACTIONS = {"begin_transaction": _begin, "commit_transaction": _commit, "snapshot": _snapshot}

@@ -30,6 +30,7 @@ from ...reader.query import check_sync, select_partitions
 from ...transactions.decision import Moves
 from ...transactions.positions import Position, check_consumer_name
 
+_TAKEN_BACK = "a restore took the log back to an earlier offset"
 _NO_LINEAGE = 0
 _RECORDS_MAX = 10_000
 _ITERATION_SECONDS = 1.0
@@ -46,6 +47,17 @@ def check_timeout(timeout: object) -> None:
         return
     if isinstance(timeout, bool) or not isinstance(timeout, int | float) or math.isnan(timeout):
         raise ConfigError(f"timeout is a number of seconds or None, not {timeout!r}")
+
+
+def lost_at(topic: str, partition: int, offset: int, start: int, end: int) -> PositionLost:
+    """Return the error of a reader whose log a restore has taken back below its offset."""
+    return PositionLost(
+        f"offset {offset} of topic {topic!r} partition {partition} is lost: {_TAKEN_BACK}; the log has {start} to {end}",
+        partition=partition,
+        offset=offset,
+        start=start,
+        end=end,
+    )
 
 
 class ConsumedTopic(Protocol):
@@ -196,7 +208,7 @@ class Consumer:
     def _cut(self, offset: int, lineage: int, now: int, log: OffsetRange) -> str | None:
         """Return why the log of lineage `now` no longer has the records before or behind a position; None if it has."""
         if lineage != now and offset > self._topic.common_end(log.partition, lineage):
-            return "a restore took the log back to an earlier offset"
+            return _TAKEN_BACK
         if offset < log.start:
             return "retention or delete_before removed records that were not read"
         return None

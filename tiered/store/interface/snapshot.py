@@ -8,22 +8,32 @@ from typing import Any
 from ...errors import ConfigError, TopicNotFound
 from ...format.timestamps import plain_int
 from ...reader.scan import Scan
+from .consumer import lost_at
 from .topic import Topic
 
 
 class Snapshot:
     """Several topics at one moment, in which each transaction is whole or absent; get it from `Store.snapshot`.
 
-    It holds offsets, and no files: what retention or `delete_before` removes is gone from later scans, too.
+    It holds offsets, and no files: what retention or `delete_before` removes is gone from later scans, too. Once a restore has
+    taken a partition back below its end, the snapshot has no scans of it.
 
     Attributes
     ----------
     ends : dict of str to dict of int to int
         By topic, the end offset of each partition.
+    lineages : dict of str to dict of int to int
+        By topic, the epoch of the lineage of each partition at that moment; those that are not known are not compared.
     """
 
-    def __init__(self, topics: Iterable[Topic], ends: Mapping[str, Mapping[int, int]]) -> None:
+    def __init__(
+        self,
+        topics: Iterable[Topic],
+        ends: Mapping[str, Mapping[int, int]],
+        lineages: Mapping[str, Mapping[int, int]],
+    ) -> None:
         self.ends = {name: dict(own) for name, own in ends.items()}
+        self.lineages = lineages
         self._topics = {topic.name: topic for topic in topics}
 
     def scan(self, topic: str | Topic, **arguments: Any) -> Scan:
@@ -35,6 +45,8 @@ class Snapshot:
             The topic or a partition is not in the snapshot, or `end_offset` is given.
         TopicNotFound
             `topic` is one that was deleted before the snapshot, or created after it.
+        PositionLost
+            A restore took a partition back to an offset before its end in the snapshot.
         OffsetOutOfRange, ColdStorageError
         """
         name = topic.name if isinstance(topic, Topic) else topic
@@ -54,7 +66,18 @@ class Snapshot:
                 raise ConfigError(
                     f"the snapshot has partitions 0 to {len(known) - 1} of topic {name!r}, and not {partition}"
                 )
-        return self._topics[name].scan(partitions, end_offset=self.ends[name], **arguments)
+        scan = self._topics[name].scan(partitions, end_offset=self.ends[name], **arguments)
+        self._check_same_log(self._topics[name], scan.offsets)
+        scan.end_at(self.ends[name])
+        return scan
+
+    def _check_same_log(self, topic: Topic, log: Mapping[int, tuple[int, int]]) -> None:
+        known = {key: self.lineages.get(topic.name, {}).get(key) for key in log}
+        now = topic.lineages_of(key for key, lineage in known.items() if lineage is not None)
+        for partition, lineage in now.items():
+            before, end = known[partition], self.ends[topic.name][partition]
+            if before is not None and before != lineage and end > topic.common_end(partition, before):
+                raise lost_at(topic.name, partition, end, *log[partition])
 
     def __repr__(self) -> str:
         return f"<Snapshot of {', '.join(map(repr, self._topics))}>"

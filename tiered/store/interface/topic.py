@@ -278,6 +278,8 @@ class Topic(ABC):
         OffsetOutOfRange
             The offset is before the start offset or after the end offset. While following: retention removed records
             before they were read.
+        PositionLost
+            While following: a restore took the log back to an earlier offset.
         StoreClosed
             The store was closed, possibly by another thread.
         """
