@@ -233,6 +233,34 @@ def test_a_position_at_the_same_offset_of_the_restored_log_is_stored(begin: Call
     assert values(life.consumer(on_rewind="latest")) == [b"after"]
 
 
+@pytest.mark.parametrize("again", [False, True], ids=["lost once", "lost twice"])
+def test_positions_in_a_partition_that_was_lost_are_lost(
+    begin: Callable[[str], Life], *, again: bool
+) -> None:
+    """It was added, and its positions were published; the topic's document, with the number of partitions, was not."""
+    life = begin("served")
+    life.lose_the_rest()
+    for _ in range(1 + again):
+        life.store.topic("orders").add_partitions(2)
+        life.store.topic("orders").append_many([{"value": b"lost", "partition": 1} for _ in range(5)])
+        life.store.flush()
+        consumer = life.consumer(partitions=1, on_rewind="latest")
+        consumer.seek({1: 5})
+        consumer.commit()
+        life.publish_positions()
+        life.restore(rows=0)
+    topic = life.store.topic("orders")
+    assert topic.partitions == 1
+    topic.add_partitions(2)
+    topic.append_many([{"value": b"new%d" % i, "partition": 1} for i in range(7)])
+    topic.flush()
+    with pytest.raises(tiered.Fenced, match="a restore lost the partition"):
+        consumer.commit({1: 5})
+    with pytest.raises(PositionLost, match=TAKEN_BACK):
+        life.consumer(partitions=1)
+    assert values(life.consumer(partitions=1, on_rewind="earliest"))[0] == b"new0"
+
+
 def test_a_restore_between_the_offsets_and_the_rows_is_noticed(
     begin: Callable[[str], Life], monkeypatch: pytest.MonkeyPatch
 ) -> None:

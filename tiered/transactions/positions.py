@@ -52,6 +52,9 @@ staged, `BATCH` commits such rows, and `BATCHES` has the last batches of queries
 `LOST` takes the place of a damaged record that a repair has given up.
 """
 
+NO_LINEAGE = 0
+"""The lineage of a position that is in no log."""
+
 _SLOT_BYTES = element_bytes(TRANSACTIONS_SCHEMA.field("positions").type)
 _EPOCH = datetime.fromtimestamp(0, UTC)
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
@@ -68,7 +71,7 @@ class Position(NamedTuple):
     offset
         The offset of the next record to read; None before the first commit.
     lineage
-        The epoch of the partition's lineage at the commit.
+        The epoch of the partition's lineage at the commit, or `NO_LINEAGE`.
     committed_us
         The time of the commit, in microseconds since the epoch; None before the first.
     session, note

@@ -28,10 +28,9 @@ from ...format.timestamps import plain_int
 from ...format.topic_meta import TopicMeta
 from ...reader.query import check_sync, select_partitions
 from ...transactions.decision import Moves
-from ...transactions.positions import Position, check_consumer_name
+from ...transactions.positions import NO_LINEAGE, Position, check_consumer_name
 
 _TAKEN_BACK = "a restore took the log back to an earlier offset"
-_NO_LINEAGE = 0
 _RECORDS_MAX = 10_000
 _ITERATION_SECONDS = 1.0
 # A partition yields so many records before the next one has its turn.
@@ -154,7 +153,7 @@ class Consumer:
         }
         # With their lineages: a position that was lost is stored anew, even at the same offset.
         self._committed = {
-            key: (item.offset, item.lineage if item.topic_id == topic.meta.topic_id else _NO_LINEAGE)
+            key: (item.offset, item.lineage if item.topic_id == topic.meta.topic_id else NO_LINEAGE)
             for key, item in stored.items()
             if item.offset is not None
         }
