@@ -139,8 +139,8 @@ class DecidedTable:
             The record is damaged.
         """
         applied = row.get("applied")
-        if applied is not None:
-            self._applied = max(self._applied, applied)
+        if applied is not None and applied > self._applied:
+            self._applied = applied
             for known in [known for known in self._open if known < applied]:
                 self.forgotten += 1
                 del self._open[known]

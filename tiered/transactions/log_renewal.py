@@ -145,7 +145,7 @@ class LogRenewal:
                 records.append(log.append_whole(topic, [row], now_us) - 1)
             row = record(TRANSACTION, "", "", ())
             row |= {
-                "parts": [part.to_row() for part in item.parts],
+                "parts": item.parts,
                 "data": [] if records else data_at(topic, item.offset),
                 "applied": start,
             }

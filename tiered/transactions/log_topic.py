@@ -74,6 +74,7 @@ class LogTopic:
         self.offsets_moved = False
         self._topics = topics
         self._create = create
+        self._known: OpenTopic | None = None
         self._cuts: tuple[TransactionsCut, ...] = ()
 
     # -- reading ---------------------------------------------------------------------------------
@@ -97,13 +98,14 @@ class LogTopic:
             topic = self._topics.topic(TRANSACTIONS_TOPIC)
         except TopicNotFound:
             return None
-        if (
+        if topic is not self._known and (
             topic.schema.names[: len(TRANSACTIONS_SCHEMA.names)] != TRANSACTIONS_SCHEMA.names
             or topic.partitions != 1
         ):
             raise ConfigError(
                 f"topic {TRANSACTIONS_TOPIC!r} is not a transaction log of this store; consumers need that name"
             )
+        self._known = topic
         return topic
 
     def drop_later(self, cuts: tuple[TransactionsCut, ...]) -> None:

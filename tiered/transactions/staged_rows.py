@@ -79,7 +79,7 @@ def staged_row(
 ) -> dict[str, Any]:
     """Return one record of staged rows."""
     row = record(ROWS, query, attempt, ())
-    return {**row, "staged": [part.to_row() for part in parts], "data": data, "number": number}
+    return {**row, "staged": list(parts), "data": data, "number": number}
 
 
 class StagedAttempt:

@@ -292,7 +292,7 @@ class TransactionLog:
                 if decision.session:
                     placed[decision.session] = ranges_of(parts)
                 row = record(TRANSACTION, decision.name or "", decision.session, moved)
-                row |= {"parts": [part.to_row() for part in parts], "data": data, "applied": applied} | batch
+                row |= {"parts": parts, "data": data, "applied": applied} | batch
                 rows.append(row)
             if rows:
                 self._log.append_whole(topic, rows, now_us)
