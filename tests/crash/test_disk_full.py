@@ -21,6 +21,9 @@ from tests.support.clock import Clock
 from tests.support.paths import ROOT
 from tests.support.stores import COMPRESS_US, EVICT_US, OFFLOAD_US, open_store, stepwise, values
 from tests.support.tally import tally
+from tiered.hot.held_partition import HeldPartition
+from tiered.transactions import staging
+from tiered.transactions.transaction_log import TransactionLog
 from tiered.warm.bucket_binding import read_binding
 from tiered.warm.partition_directory import read_lineage
 
@@ -267,3 +270,86 @@ def test_a_commit_on_a_full_disk_has_its_rows_or_leaves_nothing(
             for topic in topics:
                 topic.append(b"with room", sync=True)
         assert verdicts == {0, 8}
+
+
+class _Unpromised:
+    """A disk that promises no room, and is filled right after the next decision."""
+
+    def __init__(self, small_disk: SmallDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+        decided = TransactionLog.sync_written
+        monkeypatch.setattr(HeldPartition, "make_room", lambda *_: None)
+
+        def fill(log: TransactionLog, end: int) -> None:
+            decided(log, end)
+            small_disk.fill()
+
+        monkeypatch.setattr(TransactionLog, "sync_written", fill)
+
+
+def test_a_decided_transaction_waits_for_room_and_goes_on(
+    small_disk: SmallDisk, data: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where no room can be promised: nothing comes before its rows, no reader sees half of it, and no opening is needed."""
+    with open_store(data, None, clock) as store:
+        topics = [store.create_topic(name) for name in ("one", "two")]
+        for topic in topics:
+            topic.append(b"0", sync=True)
+        with monkeypatch.context() as patch:
+            _Unpromised(small_disk, patch)
+            with (
+                pytest.raises(tiered.PartitionPoisoned, match="is committed, but .* there is room again"),
+                store.transaction() as transaction,
+            ):
+                for topic in topics:
+                    topic_rows = [bytes([65 + at]) * 200_000 for at in range(3)]
+                    transaction.append_many(topic, topic_rows)
+        snapshot = store.snapshot(topics)
+        assert [values(snapshot.scan(topic)) for topic in topics] == [[b"0"], [b"0"]]
+        for topic in topics:
+            with pytest.raises(tiered.DiskFull, match="wait for room"):
+                topic.append(b"refused")
+        small_disk.make_room()
+        with store.transaction() as transaction:
+            transaction.append("one", b"next")
+        assert [len(values(topic)) for topic in topics] == [5, 4]
+        assert [record.offset for record in topics[0].read()] == list(range(5))
+        topics[1].append(b"next", sync=True)
+    with open_store(data, None, clock) as store:
+        for name in ("one", "two"):
+            assert [value[:1] for value in values(store.topic(name))] == [b"0", b"A", b"B", b"C", b"n"]
+
+
+def test_a_decided_batch_waits_for_room_and_goes_on(
+    small_disk: SmallDisk, data: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some of its blocks may be there already; no reader sees them."""
+    rows = [pa.record_batch({"value": [bytes([65 + at]) * 60_000]}) for at in range(45)]
+    monkeypatch.setattr(staging, "RECORD_BYTES", 1 << 16)
+    with open_store(data, None, clock, settings=stepwise({"block_bytes": "64KiB"})) as store:
+        topic = store.create_topic("one")
+        topic.append(b"0", sync=True)
+        staged = [store.staging.stage("one", "q", "0" * 32, rows)]
+        append, left = HeldPartition.append, 5
+
+        def fill(self: HeldPartition, bodies: Any, numbers: Any = (), *more: Any, **named: Any) -> None:
+            nonlocal left
+            left -= bool(numbers)
+            if left == 0:
+                small_disk.fill()
+            append(self, bodies, numbers, *more, **named)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(HeldPartition, "make_room", lambda *_: None)
+            patch.setattr(HeldPartition, "append", fill)
+            patch.setattr(staging, "_ROOM_BYTES", 0)
+            with pytest.raises(tiered.PartitionPoisoned, match="is committed, but .* there is room again"):
+                store.staging.commit("one", "q", 0, staged)
+        assert values(topic) == [record.value for record in topic.read()] == [b"0"]
+        assert topic.consumer("billing", start="latest").position() == {0: 1}
+        with pytest.raises(tiered.DiskFull, match="wait for room"):
+            topic.append(b"refused")
+        small_disk.make_room()
+        assert not store.staging.commit("one", "q", 0, staged)
+        topic.flush()
+        assert [value[:1] for value in values(topic)] == [b"0", *(bytes([65 + at]) for at in range(45))]
+        topic.append(b"next", sync=True)

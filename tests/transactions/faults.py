@@ -8,15 +8,17 @@ from tiered.errors import DiskFull
 
 
 class Fault:
-    """Lets one operation of a disk fail."""
+    """Lets one operation of a disk fail, or with `lasting` all from that one on."""
 
-    def __init__(self, step: int, error: Callable[[], Exception], names: tuple[str, ...]) -> None:
-        self.left, self.error, self.names = step, error, names
+    def __init__(
+        self, step: int, error: Callable[[], Exception], names: tuple[str, ...], *, lasting: bool = False
+    ) -> None:
+        self.left, self.error, self.names, self.lasting = step, error, names, lasting
 
     def __call__(self, name: str) -> None:
         if name in self.names:
             self.left -= 1
-            if self.left == -1:
+            if self.left == -1 or (self.lasting and self.left < 0):
                 raise self.error()
 
 

@@ -28,6 +28,7 @@ from tests.transactions.lives import (
     parts_of,
     rows_of,
 )
+from tiered.engine.writers import BackgroundFlush
 from tiered.errors import DiskFull, PartitionPoisoned, StoreClosed, TieredError
 from tiered.hot.held_partition import HeldPartition
 from tiered.transactions import log_renewal
@@ -84,14 +85,16 @@ def test_a_crash_anywhere_leaves_no_part_of_a_transaction(tmp_path: Path, cold: 
     assert check_crashes(Life(tmp_path / "life", cold), tmp_path, every=3) > 200
 
 
-def no_sync_of_the_log(commits: Commits, held: dict[Any, HeldPartition], end: int) -> dict[Any, TieredError]:
+def no_sync_of_the_log(
+    commits: Commits, held: dict[Any, HeldPartition], end: int, **_: bool
+) -> dict[Any, TieredError]:
     for partition in held.values():
         partition.sync()
     return {}
 
 
 def no_sync_of_what_lies_before(
-    commits: Commits, held: dict[Any, HeldPartition], end: int
+    commits: Commits, held: dict[Any, HeldPartition], end: int, **_: bool
 ) -> dict[Any, TieredError]:
     commits.log.sync_written(end)
     return {}
@@ -207,8 +210,11 @@ def test_no_room_for_positions_does_not_undo_a_decision(
         assert store.consumers()[0].offset == 1
 
 
-def test_a_commit_without_its_rows_is_no_success(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the system promised room and has none: the error says which transaction is committed."""
+@pytest.mark.parametrize("by", ["commit", "flush", "background flush", "the next opening"])
+def test_a_commit_without_its_rows_goes_on_when_there_is_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: str
+) -> None:
+    """Where the system promised room and has none: the error says which transaction is committed, and nobody sees half of it."""
     recorder = Recorder(tmp_path)
     sync_written = TransactionLog.sync_written
 
@@ -224,26 +230,37 @@ def test_a_commit_without_its_rows_is_no_success(tmp_path: Path, monkeypatch: py
         with (
             pytest.raises(
                 PartitionPoisoned,
-                match="the transaction is committed, but .* readable after the store is opened",
+                match="the transaction is committed, but .* readable after there is room again",
             ),
             store.transaction() as transaction,
         ):
             transaction.append("events", b"1")
         monkeypatch.undo()
-        recorder.fault = None
+        recorder.fault = Fault(0, lambda: DiskFull("no room (injected)"), ("write",), lasting=True)
         assert values(events) == [b"0"]
-        with (
-            pytest.raises(
-                PartitionPoisoned, match="this transaction is not committed: .*an earlier transaction"
-            ),
-            store.transaction() as transaction,
-        ):
-            transaction.append("events", b"2")
+        with pytest.raises(DiskFull, match="an earlier transaction, which is committed, wait for room"):
+            events.append(b"refused")
+        with pytest.raises(DiskFull), store.transaction() as transaction:
+            transaction.append("events", b"refused")
+        with pytest.raises(DiskFull):
+            events.flush()
+        recorder.fault = None
+        if by == "commit":
+            with store.transaction() as transaction:
+                transaction.append("events", b"2")
+            assert transaction.ranges["events"][0].start == 2
+        elif by == "flush":
+            store.flush()
+        elif by == "background flush":
+            BackgroundFlush(store.context, store.open_topics.writers).run()
+        if by in ("flush", "background flush"):
+            events.append(b"2", sync=True)
+        if by != "the next opening":
+            assert values(events) == [b"0", b"1", b"2"]
     finally:
-        with suppress(PartitionPoisoned):  # it must not take the place of a failed check
-            store.close()
+        store.close()
     with opened(recorder) as store:
-        assert values(store.topic("events")) == [b"0", b"1"]
+        assert values(store.topic("events"))[:2] == [b"0", b"1"]
 
 
 def test_an_error_after_the_decision_leaves_it_unknown(

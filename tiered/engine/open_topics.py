@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from uuid import UUID
 
 from ..base.condition import Listeners
@@ -58,10 +58,13 @@ class OpenTopic(TopicShape):
     def flush(self) -> None:
         """Return when all records appended before the call are durable, and published if the sync mode says so."""
         self.context.lifecycle.check()
+        with suppress(TieredError):  # of another topic; `check_not_suspended` raises that of this one
+            self.context.commits.resume()
         ends = {partition: writer.end_offset for partition, writer in list(self.writers.items())}
         # All partitions are synced first: none waits for the bucket, or for another partition that fails.
         with ExitStack() as stack:
             for partition, end in ends.items():
+                stack.callback(self.writers[partition].check_not_suspended)
                 stack.callback(self.writers[partition].sync_to, end)
         if self.publishes:
             for partition, end in ends.items():

@@ -106,6 +106,10 @@ class BackgroundFlush:
             The last error, after all writers had their turn.
         """
         failed: Exception | None = None
+        try:
+            self._context.commits.resume()
+        except Exception as error:  # noqa: BLE001 — as below
+            failed = error
         writers = self._writers()
         turn = self._turn(len(writers))
         for number, writer in enumerate(writers):

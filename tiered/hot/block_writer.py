@@ -229,6 +229,22 @@ class BlockWriter:
                 self.drain_held()
                 yield HeldPartition(self._pending, self._active, self._append_numbered)
 
+    @contextmanager
+    def resumed(self) -> Iterator[HeldPartition]:
+        """Hold a suspended partition, which takes appends again once the block has ended without an error.
+
+        Raises
+        ------
+        TieredError
+            It has another fault by now.
+        """
+        with self.write_lock, self._pending.lock:
+            if not self._pending.is_suspended:
+                self._pending.check_fault()
+            yield HeldPartition(self._pending, self._active, self._append_numbered)
+            if self._pending.is_suspended:
+                self._pending.fault = None
+
     # -- rolling ---------------------------------------------------------------------------------
 
     def roll(self, *, created_us: int | None = None) -> SegmentFacts | None:

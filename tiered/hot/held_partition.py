@@ -116,3 +116,7 @@ class HeldPartition:
     def fail(self, fault: TieredError) -> None:
         """Refuse every later append."""
         self._active.fail(fault)
+
+    def suspend(self, fault: TieredError) -> None:
+        """Refuse every later append until `BlockWriter.resumed`."""
+        self._pending.suspend(fault)

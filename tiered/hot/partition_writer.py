@@ -61,7 +61,7 @@ class PartitionWriter(WriterFields):
     append_record, append_row, append_plain, append_expected, append_numbered, append_numbered_rows, last_sequence,
     offsets_from
         Methods of `PendingRows`.
-    append_bodies, append_numbered_batches, append_numbered_single, change_schema
+    append_bodies, append_numbered_batches, append_numbered_single, change_schema, resumed
         Methods of `BlockWriter`.
     pending, blocks, active
         The parts of the writer.
@@ -101,7 +101,7 @@ class PartitionWriter(WriterFields):
             blocks.append_numbered_batches,
         )
         self.append_numbered_single = blocks.append_numbered_single
-        self.change_schema = blocks.change_schema
+        self.change_schema, self.resumed = blocks.change_schema, blocks.resumed
         self._clock_watch = ClockWatch(options.monotonic)
         self._sync_lock = threading.Lock()
         self._group = GroupCommit()
@@ -312,6 +312,11 @@ class PartitionWriter(WriterFields):
         self._apply_fence()
         with self.blocks.held() as held:
             yield held
+
+    def check_not_suspended(self) -> None:
+        """Raise what keeps appends out for now, if anything does."""
+        if self.pending.is_suspended:
+            self.pending.check_fault()
 
     def begin_epoch(self, producer_id: int, epoch: int) -> None:
         """Refuse lower epochs of a producer from now on, after a restart too: the epoch is durable on return.

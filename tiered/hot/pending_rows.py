@@ -34,7 +34,9 @@ class PendingRows(PendingFields):
     rows_max : int
         The number of rows that fills the buffer.
     fault : TieredError | None
-        Why nothing can be appended any more: closed, fenced, poisoned or deleted.
+        Why nothing can be appended: closed, fenced, poisoned or deleted, or for now suspended.
+    suspension : TieredError | None
+        The newest fault that may pass.
     """
 
     def __init__(
@@ -47,6 +49,7 @@ class PendingRows(PendingFields):
         self.producers = producers
         self.rows_max = rows_max
         self.fault: TieredError | None = None
+        self.suspension: TieredError | None = None
         self._topic = topic
         self._partition = partition
         self._label = partition_label(topic, partition)
@@ -291,6 +294,15 @@ class PendingRows(PendingFields):
     def refuse(self, fault: TieredError) -> None:
         """Make every later append raise `fault`."""
         self.fault = fault
+
+    def suspend(self, fault: TieredError) -> None:
+        """Make every later append raise `fault` until `BlockWriter.resumed`."""
+        self.fault = self.suspension = fault
+
+    @property
+    def is_suspended(self) -> bool:
+        """Whether nothing but a suspension keeps appends out."""
+        return self.suspension is not None and self.fault is self.suspension
 
     def check_fault(self) -> None:
         """Raise the fault if there is one."""

@@ -25,7 +25,7 @@ from contextlib import ExitStack, suppress
 from ..base.worker_pool import WorkerPool
 from ..engine.context import Place, Reading, StoreContext
 from ..engine.open_topics import OpenTopic, OpenTopics
-from ..errors import PartitionPoisoned, StoreClosed, TieredError, copy_error
+from ..errors import DiskFull, PartitionPoisoned, StoreClosed, TieredError, copy_error
 from ..format.document import STAGED_FEATURE, TRANSACTIONS_FEATURE
 from ..format.schema import TRANSACTIONS_TOPIC
 from ..format.topic_meta import TopicMeta
@@ -57,6 +57,8 @@ class Commits:
         self._turn = threading.Lock()
         # Ends of partitions whose records after the durable ones are all of transactions: these the log can append again.
         self._certain_ends: dict[Place, int] = {}
+        # Partitions in which a decided transaction waits for room on the disk.
+        self._suspended: dict[Place, OpenTopic] = {}
         self._thread = WorkerPool(1, "tiered-commit")
         self._syncs = WorkerPool(_SYNC_THREADS, "tiered-commit-sync")
         self.completion = Completion(context, topics, log, lambda work: self._syncs.submit(work) is not None)
@@ -106,6 +108,8 @@ class Commits:
         while group := self._take():
             with self._turn:
                 try:
+                    with suppress(TieredError):  # those that need its partitions raise it
+                        self._resume()
                     self._commit(group)
                 except BaseException as error:
                     for commit in group:
@@ -141,7 +145,7 @@ class Commits:
                     elif verdict is not None:
                         commit.ranges = verdict
                 group = [commit for commit in group if commit.error is None]
-                unsynced = self._sync(held, end)
+                unsynced = self._sync(held, end, all_rows=bool(group) and group[0].decision.batch is not None)
             except BaseException as error:
                 if (
                     isinstance(error, TieredError)
@@ -158,13 +162,15 @@ class Commits:
                 raise
             failed = unsynced | self._apply(held, placing, unsynced)
             if any(commit.decision.batch is not None for commit in group):
-                failed |= self._apply_batch(held, end, unsynced)
+                failed |= self._apply_batch(held, placing, end, unsynced)
         for commit in group:
             errors = [failed[place] for place in commit.parts if place in failed]
             if errors:
+                full = all(isinstance(error, DiskFull) for error in errors)
+                then = "there is room again" if full else "the store is opened again, which appends them"
                 commit.error = PartitionPoisoned(
                     f"the transaction is committed, but the disk of a partition failed before its rows were there ({errors[0]}): "
-                    "its rows are readable after the store is opened again, which appends them"
+                    f"its rows are readable after {then}"
                 )
         for commit in group:
             for part in commit.parts.values():
@@ -195,12 +201,21 @@ class Commits:
                     commit.error = _not_committed(error)
         return held
 
-    def _sync(self, held: dict[Place, HeldPartition], end: int) -> dict[Place, TieredError]:
-        """Make the decision durable, and what lies before the rows; return the errors of the latter."""
+    def _sync(
+        self, held: dict[Place, HeldPartition], end: int, *, all_rows: bool
+    ) -> dict[Place, TieredError]:
+        """Make the decision durable, and what lies before the rows; return the errors of the latter.
+
+        Parameters
+        ----------
+        all_rows
+            Also what the log can append again: rows that come by several writes must not hide it from readers for long.
+        """
         behind = {
             place: partition
             for place, partition in held.items()
-            if not partition.is_durable and self._certain_ends.get(place) != partition.end_offset
+            if not partition.is_durable
+            and (all_rows or self._certain_ends.get(place) != partition.end_offset)
         }
         running = {place: self._syncs.submit(partition.sync) for place, partition in behind.items()}
         try:
@@ -229,12 +244,16 @@ class Commits:
                 partition.append(bodies, numbers, decided_us)
                 self._certain_ends[place] = partition.end_offset
             except BaseException as error:  # noqa: BLE001
-                _fail_incomplete(partition, error)
+                self._fail(place, placing.topic(place), partition, error)
                 failed[place] = error if isinstance(error, TieredError) else _unexpected(error)
         return failed
 
     def _apply_batch(
-        self, held: dict[Place, HeldPartition], end: int, unsynced: dict[Place, TieredError]
+        self,
+        held: dict[Place, HeldPartition],
+        placing: Placing,
+        end: int,
+        unsynced: dict[Place, TieredError],
     ) -> dict[Place, TieredError]:
         """Append the staged rows of the batch that was decided last, with which no other transaction is committed; see `_apply`."""
         decided = self.log.open_at(end - 1)
@@ -249,7 +268,7 @@ class Commits:
             decided_us=self.log.last_append_us(),
         )
         for place, error in failed.items():
-            _fail_incomplete(held[place], error)
+            self._fail(place, placing.topic(place), held[place], error)
         for part in decided.parts:
             if part.place not in failed and part.place not in unsynced:
                 self._certain_ends[part.place] = held[part.place].end_offset
@@ -257,6 +276,52 @@ class Commits:
             place: error if isinstance(error, TieredError) else _unexpected(error)
             for place, error in failed.items()
         }
+
+    def _fail(self, place: Place, topic: OpenTopic, partition: HeldPartition, error: BaseException) -> None:
+        """Let nothing be appended before rows of a decided transaction: until there is room, or until the next opening."""
+        if not isinstance(error, DiskFull):
+            _fail_incomplete(partition, error)
+            return
+        partition.suspend(
+            DiskFull(
+                f"partition {place[1]} of topic {topic.name!r}: rows of an earlier transaction, which is committed, wait for room "
+                f"({error}); nothing was appended"
+            )
+        )
+        self._suspended[place] = topic
+        _log.warning("a committed transaction waits for room on the disk: %s", error)
+
+    def resume(self) -> None:
+        """Append the rows of decided transactions that found no room on the disk.
+
+        Raises
+        ------
+        DiskFull
+            There is none yet.
+        PartitionPoisoned, CorruptionError
+        """
+        if self._suspended:
+            with self._turn:
+                self._resume()
+
+    def _resume(self) -> None:
+        errors: list[TieredError] = []
+        for place, topic in list(self._suspended.items()):
+            writer = topic.writers.get(place[1])
+            try:
+                # Of a topic that was deleted, or a store that was closed, the writer refuses.
+                if writer is not None and writer.pending.is_suspended:
+                    with writer.resumed() as held:
+                        self.completion.resume(place, held)
+                        self._certain_ends[place] = held.end_offset
+                    _log.info(
+                        "a committed transaction has its rows in partition %d of %r", place[1], topic.name
+                    )
+                del self._suspended[place]
+            except TieredError as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]
 
     # -- reading ---------------------------------------------------------------------------------
 
@@ -325,6 +390,8 @@ class Commits:
         """Before the store closes: leave no transaction to complete, where that can be done, and a short log."""
         if self._context.lifecycle.writes:
             with self._turn:
+                with suppress(TieredError):
+                    self._resume()
                 if self.log.holds_transactions:
                     self.completion.settle(ask=False)
                 self.log.renewal.renew_at_close()

@@ -10,7 +10,7 @@ from uuid import UUID
 
 from ..engine.context import Place, StoreContext
 from ..engine.open_topics import OpenTopic, OpenTopics
-from ..errors import StoreClosed, TieredError, TopicNotFound
+from ..errors import CorruptionError, StoreClosed, TieredError, TopicNotFound
 from ..format.document import TRANSACTIONS_FEATURE
 from ..format.schema import TRANSACTIONS_TOPIC
 from ..format.topic_meta import TopicMeta
@@ -95,6 +95,20 @@ class Completion:
             for at, part in enumerate(decided.parts):
                 if (part.topic_id, part.partition) == (meta.topic_id, partition):
                     self._complete_part(meta, writer, decided, at)
+
+    def resume(self, place: Place, held: HeldPartition) -> None:
+        """Append to a suspended partition what it lacks: nothing came in between, so the rows get the offsets that were decided.
+
+        Raises
+        ------
+        DiskFull, CorruptionError, PartitionPoisoned
+        """
+        for decided in self._log.open_transactions():
+            for at, part in enumerate(decided.parts):
+                if part.place == place:
+                    missing = part.missing_rows(held.last_sequence(TRANSACTIONS_PRODUCER))
+                    if missing > 0 and not self._append_missing(held.meta, held, decided, at, missing):
+                        raise CorruptionError("a repair has given up rows of a transaction")
 
     def _complete_part(self, meta: TopicMeta, writer: PartitionWriter, decided: Decided, at: int) -> None:
         part, end = decided.parts[at], decided.parts[at].first_number + decided.parts[at].rows

@@ -64,6 +64,10 @@ class Placing:
         }
         self.rows: dict[Place, tuple[list[Body], list[Numbers]]] = {place: ([], []) for place in held}
 
+    def topic(self, place: Place) -> OpenTopic:
+        """Return the topic of a partition."""
+        return next(commit.parts[place].topic for commit in self._group if place in commit.parts)
+
     def place(self, at: int) -> Placed:
         """Return the parts of a transaction, and their blocks."""
         commit = self._group[at]
