@@ -414,6 +414,16 @@ def test_a_commit_reads_and_writes_some_of_its_rows_at_a_time(
     assert max(sizes) < 3 * 8192
 
 
+def test_the_rows_of_a_batch_take_no_memory_from_recent_ones(store: tiered.Store) -> None:
+    """A batch is larger than that memory: all that was appended just now would have to be read from the disk."""
+    topic = store.topic("t")
+    topic.append(b"recent", sync=True)
+    assert put(store.staging, 0, [[b"1"] * 50])
+    assert len(values(topic)) == 51
+    recent = topic.opened.writers[0].recent.between(0, 51)
+    assert [(block.base_offset, block.end_offset) for block in recent] == [(0, 1)]
+
+
 def test_a_batch_without_room_is_not_decided(store: tiered.Store, monkeypatch: pytest.MonkeyPatch) -> None:
     class Usage(NamedTuple):
         free: int

@@ -132,6 +132,7 @@ class _Target:
         rows = self._waiting[0] if len(self._waiting) == 1 else pa.concat_batches(self._waiting)
         self._waiting, self._bytes = [], 0
         bodies = encode_blocks(rows)
-        self._held.append(bodies, numbers_of(bodies, self._next_number), self._decided_us)
+        # Readers find them in the page cache; in memory they would take the place of what was appended just now.
+        self._held.append(bodies, numbers_of(bodies, self._next_number), self._decided_us, keep=False)
         self._next_number += rows.num_rows
         self._left -= rows.num_rows

@@ -290,18 +290,25 @@ class _AttemptWriter:
             self._append()
 
     def _append(self) -> None:
+        parts, data = self._encoded()
+        self._end = self._log.append(self._query, self._attempt, self._records, parts, data)
+        self._records += 1
+        self._rows += sum(part.rows for part in parts)
+        self._written += sum(part.bytes for part in parts)
+
+    def _encoded(self) -> tuple[list[Part], list[bytes]]:
+        """Encode the rows that wait, and let go of them: attempts that wait for the log hold one copy of their rows each."""
         parts, data = [], []
-        for (name, topic_id, partition, schema_id), batches in self._waiting.items():
+        self._bytes = 0
+        while self._waiting:
+            name, topic_id, partition, schema_id = place = next(iter(self._waiting))
+            batches = self._waiting.pop(place)
             rows = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
             blocks = [block_data(body) for body in encode_blocks(rows)]
             size = sum(map(len, blocks))
             parts.append(Part(name, topic_id, partition, schema_id, 0, 0, rows.num_rows, len(blocks), size))
             data += blocks
-        self._waiting, self._bytes = {}, 0
-        self._end = self._log.append(self._query, self._attempt, self._records, parts, data)
-        self._records += 1
-        self._rows += sum(part.rows for part in parts)
-        self._written += sum(part.bytes for part in parts)
+        return parts, data
 
     def finish(self) -> Staged:
         """Append the rest, and make all of it durable."""
