@@ -34,7 +34,7 @@ from tiered.errors import (
     StoreClosed,
     TopicNotFound,
 )
-from tiered.store.interface import consumer as consumer_module
+from tiered.store.interface import partition_turns
 
 
 @pytest.fixture(params=["local", "served"])
@@ -345,7 +345,7 @@ def test_a_position_above_a_restored_end_is_lost(store: tiered.Store, tmp_path: 
 
 def test_partitions_take_turns(store: tiered.Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """A long backlog of one partition does not hold up the others."""
-    monkeypatch.setattr(consumer_module, "_TURN_RECORDS", 10)
+    monkeypatch.setattr(partition_turns, "_TURN_RECORDS", 10)
     topic = store.create_topic("orders", partitions=2)
     topic.append_batch(pa.table({"value": [b"x"] * 1000}), partition=0)
     topic.append(b"y", partition=1)

@@ -13,7 +13,8 @@ from typing import Self
 import pyarrow as pa
 
 from ..errors import ConfigError
-from ..store.interface.consumer import Consumer, ReadOffsets, check_timeout
+from ..store.interface.consumer import Consumer, check_timeout
+from ..store.interface.consumer_positions import ReadOffsets
 from .threads import Threads
 
 _RECORDS_MAX = 10_000
@@ -120,19 +121,12 @@ class AsyncConsumer:
 
     async def commit(self, offsets: Mapping[int, int] | None = None, *, sync: bool | None = None) -> None:
         """Commit positions, by default those behind what was returned; see `Consumer.commit`."""
-        chosen = self.returned() if offsets is None else self._read_in(offsets)
+        chosen = self.returned() if offsets is None else ReadOffsets(dict(offsets), dict(self._lineages))
         await self._threads.run(lambda: self.sync.commit(chosen, sync=sync))
 
-    def returned(self) -> ReadOffsets:
+    def returned(self) -> Mapping[int, int]:
         """Return the positions that `commit` would store, unless they are stored already."""
-        found = self._read_in(self._returned)
-        found.returned = True
-        return found
-
-    def _read_in(self, offsets: Mapping[int, int]) -> ReadOffsets:
-        found = ReadOffsets(offsets)
-        found.lineages = dict(self._lineages)
-        return found
+        return ReadOffsets(dict(self._returned), dict(self._lineages), all_returned=True)
 
     async def lag(self) -> dict[int, int]:
         """Return the number of durable records that were not returned yet, by partition."""
@@ -148,9 +142,7 @@ class AsyncConsumer:
                 # The other partitions go on behind what was returned, and not behind what was read.
                 ahead = self.sync.position()
                 others = {key: at for key, at in self._returned.items() if ahead[key] != at and key not in to}
-                read = self._read_in(others | dict(to))
-                read.lineages = {key: read.lineages[key] for key in others}
-                to = read
+                to = ReadOffsets(others | dict(to), {key: self._lineages[key] for key in others})
             await self._threads.run(lambda: self.sync.seek(to))
             self._reading = None
             self._read.clear()

@@ -2,42 +2,28 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import os
 import threading
 import time
-from collections import deque
-from collections.abc import Generator, Iterable, Iterator, Mapping
-from typing import NamedTuple, Protocol, Self
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Protocol, Self
 
 import pyarrow as pa
 
 from ...engine.read import records_in
-from ...engine.records import OffsetRange, Record
-from ...engine.topic_shape import TopicShape
-from ...errors import (
-    ConfigError,
-    OffsetOutOfRange,
-    PositionLost,
-    ReadOnly,
-    StoreClosed,
-    TieredError,
-)
+from ...engine.records import Record
+from ...errors import ConfigError, ReadOnly, StoreClosed
 from ...format.timestamps import plain_int
-from ...format.topic_meta import TopicMeta
 from ...reader.query import check_sync, select_partitions
 from ...transactions.decision import Moves
 from ...transactions.positions import NO_LINEAGE, Position, check_consumer_name
+from .consumed_topic import ConsumedTopic
+from .consumer_positions import ConsumerPositions
+from .partition_turns import PartitionTurns
 
-_TAKEN_BACK = "a restore took the log back to an earlier offset"
 _RECORDS_MAX = 10_000
 _ITERATION_SECONDS = 1.0
-# A partition yields so many records before the next one has its turn.
-_TURN_RECORDS = 1 << 20
-_RETRY_SECONDS_MAX = 60.0
-
-_log = logging.getLogger("tiered.topic")
 
 
 def check_timeout(timeout: object) -> None:
@@ -48,38 +34,6 @@ def check_timeout(timeout: object) -> None:
         raise ConfigError(f"timeout is a number of seconds or None, not {timeout!r}")
 
 
-def lost_at(topic: str, partition: int, offset: int, start: int, end: int) -> PositionLost:
-    """Return the error of a reader whose log a restore has taken back below its offset."""
-    return PositionLost(
-        f"offset {offset} of topic {topic!r} partition {partition} is lost: {_TAKEN_BACK}; the log has {start} to {end}",
-        partition=partition,
-        offset=offset,
-        start=start,
-        end=end,
-    )
-
-
-class ConsumedTopic(Protocol):
-    """What a consumer needs of a topic; see `Topic`."""
-
-    @property
-    def opened(self) -> TopicShape: ...
-    @property
-    def name(self) -> str: ...
-    @property
-    def meta(self) -> TopicMeta: ...
-    @property
-    def schema(self) -> pa.Schema: ...
-    def durable_offsets(self, partitions: Iterable[int]) -> dict[int, OffsetRange]: ...
-    def durable_batches(
-        self, partition: int, offset: int, count: int, lineage: int | None = None
-    ) -> Generator[pa.RecordBatch, None, int]: ...
-    def wait_durable(self, ends: Mapping[int, int], seconds: float | None, wake: threading.Event) -> None: ...
-    def offset_at(self, timestamp: object, partition: int = 0) -> int: ...
-    def lineages_of(self, partitions: Iterable[int]) -> dict[int, int]: ...
-    def common_end(self, partition: int, epoch: int) -> int: ...
-
-
 class Positions(Protocol):
     """The stored positions in one topic: the transaction log of this process, or that behind a server."""
 
@@ -88,27 +42,6 @@ class Positions(Protocol):
     def begin_session(self, consumer: str, partitions: Iterable[int]) -> tuple[str, dict[int, Position]]: ...
 
     def commit(self, moves: Moves, sync: bool | None) -> None: ...
-
-
-class ReadOffsets(dict[int, int]):
-    """Offsets by partition, and the lineages of the partitions in which a reader of a consumer read up to them.
-
-    Attributes
-    ----------
-    returned
-        Whether these are the positions behind all that the reader has returned, as `Consumer.commit` takes by default.
-    """
-
-    lineages: Mapping[int, int]
-    returned = False
-
-
-class _Piece(NamedTuple):
-    """Rows of a partition, and the position of a reader before them: erased records may lie in between."""
-
-    partition: int
-    position: int
-    batch: pa.RecordBatch
 
 
 class Consumer:
@@ -138,31 +71,21 @@ class Consumer:
         self.partitions = tuple(select_partitions(topic.meta, plain_int(partitions)))
         self._topic = topic
         self._store = positions
-        self._on_rewind = on_rewind
         self._lock = threading.RLock()
         self._wake = threading.Event()
         self._closed = False
         self._process = os.getpid()
         self._session = ""
         stored = self._begin()
-        # Of each partition: the lineage that has the position.
-        log, self._lineages = self._logs(self.partitions)
-        self._positions = {
-            partition: self._first(stored.get(partition), log[partition], start)
-            for partition in self.partitions
-        }
+        self._positions = ConsumerPositions(topic, self.name, on_rewind)
+        self._positions.begin(self.partitions, stored, start, owned=bool(self._session))
+        self._turns = PartitionTurns(topic, self._positions, self._check)
         # With their lineages: a position that was lost is stored anew, even at the same offset.
         self._committed = {
             key: (item.offset, item.lineage if item.topic_id == topic.meta.topic_id else NO_LINEAGE)
             for key, item in stored.items()
             if item.offset is not None
         }
-        self._batches: Iterator[_Piece] | None = None
-        self._rest: deque[_Piece] = deque()
-        self._ahead: dict[int, int] = {}
-        self._failed: TieredError | None = None
-
-    # -- where it begins -------------------------------------------------------------------------
 
     def _begin(self) -> dict[int, Position]:
         """Return the stored positions, as the owner of the partitions if this process can commit."""
@@ -171,61 +94,6 @@ class Consumer:
         except ReadOnly:
             stored = self._store.positions(self.name)
         return stored
-
-    def _logs(self, partitions: Iterable[int]) -> tuple[dict[int, OffsetRange], dict[int, int]]:
-        """Return the durable ranges of partitions, and the lineages that have them."""
-        partitions = tuple(partitions)
-        while True:
-            lineages = self._topic.lineages_of(partitions)
-            log = self._topic.durable_offsets(partitions)
-            if self._topic.lineages_of(partitions) == lineages:
-                return log, lineages
-
-    def _first(self, stored: Position | None, log: OffsetRange, start: object) -> int:
-        if stored is not None and stored.offset is not None:
-            reason = self._loss(stored, log)
-            return stored.offset if reason is None else self._rewound(log, stored.offset, reason)
-        if start == "earliest":
-            return log.start
-        if start == "latest":
-            return log.end
-        if isinstance(start, str):
-            raise ConfigError(f'start is "earliest", "latest" or a timestamp, not {start!r}')
-        return self._topic.offset_at(start, log.partition)
-
-    def _loss(self, stored: Position, log: OffsetRange) -> str | None:
-        """Return why the log no longer has the stored position; None if it has."""
-        assert stored.offset is not None
-        if stored.topic_id != self._topic.meta.topic_id:
-            return "the topic was deleted and created again"
-        reason = self._cut(stored.offset, stored.lineage, self._lineages[log.partition], log)
-        # Without a session the log is as far as it was published, or durable: the rest comes later.
-        if reason is None and stored.offset > log.end and self._session:
-            return "the log ends before it"
-        return reason
-
-    def _cut(self, offset: int, lineage: int, now: int, log: OffsetRange) -> str | None:
-        """Return why the log of lineage `now` no longer has the records before or behind a position; None if it has."""
-        if lineage != now and offset > self._topic.common_end(log.partition, lineage):
-            return _TAKEN_BACK
-        if offset < log.start:
-            return "retention or delete_before removed records that were not read"
-        return None
-
-    def _rewound(self, log: OffsetRange, offset: int, reason: str) -> int:
-        if self._on_rewind == "earliest":
-            return log.start
-        if self._on_rewind == "latest":
-            return log.end
-        raise PositionLost(
-            f"consumer {self.name!r} cannot go on at offset {offset} of topic {self._topic.name!r} partition "
-            f'{log.partition}: {reason}; the log has {log.start} to {log.end}. Pass on_rewind="earliest" or "latest", or '
-            "set the position by `tiered consumers reset`",
-            partition=log.partition,
-            offset=offset,
-            start=log.start,
-            end=log.end,
-        )
 
     # -- reading ---------------------------------------------------------------------------------
 
@@ -254,7 +122,7 @@ class Consumer:
         self._check()
         with self._lock:
             while True:
-                batches = self._take(max_records)
+                batches = self._turns.take(max_records)
                 left = None if deadline is None else deadline - time.monotonic()
                 if batches or (left is not None and left <= 0):
                     return batches
@@ -265,141 +133,31 @@ class Consumer:
 
         After a `seek`, a `poll` or the record of another iterator, the next record is the one at the position.
         """
+        positions = self._positions.offsets
         try:
             while True:
                 self._check()
                 with self._lock:
-                    piece = self._next_at({})
-                    if piece is None:
+                    rows = self._turns.next_rows({})
+                    if rows is None:
                         self._wait(_ITERATION_SECONDS)
                         continue
-                partition, position = piece.partition, piece.position
-                rows = piece.batch.select(["offset", "timestamp", *self._topic.schema.names])
-                for record in records_in(rows, self._topic.opened, partition):
+                partition, position = rows.partition, rows.position
+                batch = rows.batch.select(["offset", "timestamp", *self._topic.schema.names])
+                for record in records_in(batch, self._topic.opened, partition):
                     self._check()
                     with self._lock:
-                        if self._positions[partition] != position:
+                        if positions[partition] != position:
                             break
-                        position = self._positions[partition] = record.offset + 1
+                        position = positions[partition] = record.offset + 1
                     yield record
         finally:
-            self._drop_read_ahead()
-
-    def _take(self, left: int) -> list[pa.RecordBatch]:
-        """Return batches, and move the positions behind them; an error before moves nothing.
-
-        An error after the first batch waits for the next call: the batches are returned first.
-        """
-        failed, self._failed = self._failed, None
-        if failed is not None:
-            raise failed
-        batches: list[pa.RecordBatch] = []
-        ends: dict[int, int] = {}
-        try:
-            while left > 0 and (piece := self._next_at(ends)) is not None:
-                batch = piece.batch.slice(0, left)
-                end = ends[piece.partition] = batch.column("offset")[-1].as_py() + 1
-                if batch.num_rows < piece.batch.num_rows:
-                    self._rest.appendleft(_Piece(piece.partition, end, piece.batch.slice(left)))
-                batches.append(batch)
-                left -= batch.num_rows
-        except TieredError as error:
-            self._drop_read_ahead()
-            if not batches:
-                raise
-            self._failed = error
-        except BaseException:
-            # Ctrl-C: what was taken here is read again.
-            self._drop_read_ahead()
-            raise
-        self._positions |= ends
-        return batches
-
-    def _next_at(self, ends: Mapping[int, int]) -> _Piece | None:
-        """Return the next rows behind `ends`, or else behind the positions.
-
-        Another reader of this consumer may have taken records since, or may hold some that it has yet to return.
-        """
-        due = {**self._positions, **ends}
-        piece = self._next()
-        fits = self._ahead == due if piece is None else piece.position == due[piece.partition]
-        if fits:
-            return piece
-        self._drop_read_ahead()
-        return None if ends else self._next()
-
-    def _next(self) -> _Piece | None:
-        """Return the next rows; None if there is no durable record that was not returned."""
-        self._check()
-        if self._rest:
-            return self._rest.popleft()
-        if self._batches is None:
-            self._batches = self._turns()
-        piece = next(self._batches, None)
-        if piece is None:
-            self._batches = None
-        return piece
-
-    def _turns(self) -> Iterator[_Piece]:
-        """Yield what each partition has from its position on, and as long as one had records."""
-        # What the read-ahead has yielded, which may be more than was returned.
-        at = self._ahead = dict(self._positions)
-        some = True
-        while some:
-            some = False
-            for partition in self.partitions:
-                position = at[partition]
-                try:
-                    yield from self._pieces(partition, at)
-                except OffsetOutOfRange as error:
-                    if at[partition] != self._positions[partition]:
-                        return  # what was read ahead is returned first
-                    at[partition] = self._follow_log(partition, error)
-                    some = True
-                some = some or at[partition] != position
-
-    def _follow_log(self, partition: int, error: OffsetOutOfRange) -> int:
-        """Go on in a log that no longer has the position, or is of another lineage; return the position."""
-        logs, lineages = self._logs([partition])
-        log, lineage, position = logs[partition], lineages[partition], self._positions[partition]
-        reason = self._cut(position, self._lineages[partition], lineage, log)
-        if reason is None and position > log.end:
-            reason = "the log ends before it"
-        if reason is not None:
-            position = self._rewound(log, position, reason)
-        elif lineage == self._lineages[partition]:
-            raise error
-        self._positions[partition], self._lineages[partition] = position, lineage
-        return position
-
-    def _pieces(self, partition: int, at: dict[int, int]) -> Iterator[_Piece]:
-        """Yield what a partition has from its position on, and move it behind that."""
-        batches = self._topic.durable_batches(
-            partition, at[partition], _TURN_RECORDS, self._lineages[partition]
-        )
-        while True:
-            try:
-                batch = next(batches)
-            except StopIteration as ended:
-                looked: int = ended.value
-                break
-            position, at[partition] = at[partition], batch.column("offset")[-1].as_py() + 1
-            yield _Piece(partition, position, batch)
-        position = at[partition]
-        if looked > position:
-            # The records in between were erased.
-            at[partition] = looked
-            if self._positions[partition] == position:
-                self._positions[partition] = looked
+            self._turns.drop()
 
     def _wait(self, seconds: float | None) -> None:
         self._check()
-        self._topic.wait_durable(self._positions, seconds, self._wake)
+        self._topic.wait_durable(self._positions.offsets, seconds, self._wake)
         self._check()
-
-    def _drop_read_ahead(self) -> None:
-        self._batches = None
-        self._rest.clear()
 
     # -- positions -------------------------------------------------------------------------------
 
@@ -410,11 +168,11 @@ class Consumer:
 
     def position(self) -> dict[int, int]:
         """Return the offset of the next record, by partition."""
-        return dict(self._positions)
+        return dict(self._positions.offsets)
 
     def lineages(self) -> dict[int, int]:
         """Return the epochs of the lineages in which the positions are, by partition."""
-        return dict(self._lineages)
+        return dict(self._positions.lineages)
 
     def committed(self) -> dict[int, int]:
         """Return the offsets that this consumer read from the store or committed last, by partition."""
@@ -424,7 +182,9 @@ class Consumer:
         """Return the number of durable records that were not returned yet, by partition."""
         self._check()
         log = self._topic.durable_offsets(self.partitions)
-        return {partition: max(0, log[partition].end - at) for partition, at in self._positions.items()}
+        return {
+            partition: max(0, log[partition].end - at) for partition, at in self._positions.offsets.items()
+        }
 
     def seek(self, to: Mapping[int, int] | object) -> None:
         """Continue at other offsets: a dict by partition, ``"earliest"``, ``"latest"`` or a timestamp for all partitions.
@@ -440,19 +200,9 @@ class Consumer:
                 f'seek takes a dict by partition, "earliest", "latest" or a timestamp, not {to!r}'
             )
         with self._lock:
-            if isinstance(to, Mapping):
-                # Read before the log: a position is never taken for one of a later lineage.
-                lineages = self._topic.lineages_of(self.partitions)
-                found = self._checked(to)
-                if isinstance(to, ReadOffsets):
-                    lineages |= to.lineages
-            else:
-                log, lineages = self._logs(self.partitions)
-                found = {partition: self._first(None, log[partition], to) for partition in self.partitions}
-            self._drop_read_ahead()
-            self._failed = None
-            self._positions.update(found)
-            self._lineages.update({partition: lineages[partition] for partition in found})
+            target = self._positions.find(to)
+            self._turns.restart()
+            self._positions.move(target)
 
     def commit(self, offsets: Mapping[int, int] | None = None, *, sync: bool | None = None) -> None:
         """Store the positions, so that the next session of this consumer begins there.
@@ -495,48 +245,17 @@ class Consumer:
                     f"consumer {self.name!r} reads only: open the store to write it, or by the address of its server, to "
                     "commit positions"
                 )
-            lineages = offsets.lineages if isinstance(offsets, ReadOffsets) else self._lineages
-            all_returned = offsets is None or (isinstance(offsets, ReadOffsets) and offsets.returned)
-            if all_returned:
-                chosen: Mapping[int, int] = self._positions if offsets is None else offsets
-            else:
-                assert offsets is not None
-                chosen = self._checked(offsets)
-            pairs = {partition: (at, lineages[partition]) for partition, at in chosen.items()}
-            unmoved = {
-                partition: pair
-                for partition, pair in pairs.items()
-                if all_returned and self._committed.get(partition) == pair
-            }
-            moved = {partition: pair for partition, pair in pairs.items() if partition not in unmoved}
+            read = self._positions.read_up_to(offsets)
+            pairs = read.pairs()
+            stored = self._committed if read.all_returned else {}
+            unmoved = {key: pair for key, pair in pairs.items() if stored.get(key) == pair}
+            moved = {key: pair for key, pair in pairs.items() if key not in unmoved}
             return Moves(self.name, self._topic.meta, self._session, moved, unmoved)
 
     def moved(self, moves: Moves) -> None:
         """Note that positions are stored."""
         with self._lock:
             self._committed.update(moves.offsets)
-
-    def _checked(self, offsets: Mapping[int, int]) -> dict[int, int]:
-        """Return offsets by partition as plain numbers; raise an error unless the log has each of them."""
-        if not isinstance(offsets, Mapping):
-            raise ConfigError(f"offsets is a dict from partition to offset, not {offsets!r}")
-        checked = {}
-        for given, wanted in offsets.items():
-            partition, offset = plain_int(given), plain_int(wanted)
-            if type(partition) is not int or partition not in self._positions:
-                raise ConfigError(f"consumer {self.name!r} does not read partition {partition!r}")
-            if type(offset) is not int:
-                raise ConfigError(f"an offset is a whole number, not {offset!r}")
-            checked[partition] = offset
-        for partition, ends in self._topic.durable_offsets(checked).items():
-            if not ends.start <= checked[partition] <= ends.end:
-                raise OffsetOutOfRange(
-                    f"offset {checked[partition]} is not in topic {self._topic.name!r} partition {partition}, which has "
-                    f"{ends.start} to {ends.end}",
-                    start=ends.start,
-                    end=ends.end,
-                )
-        return checked
 
     # -- its end ---------------------------------------------------------------------------------
 

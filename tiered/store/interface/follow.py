@@ -12,7 +12,9 @@ from ...engine.records import Record
 from ...errors import ColdStorageError, OffsetOutOfRange, PositionLost
 from ...transactions.decision import Moves
 from ...transactions.positions import Position
-from .consumer import ConsumedTopic, Consumer, lost_at
+from .consumed_topic import ConsumedTopic
+from .consumer import Consumer
+from .consumer_positions import lost_at
 
 _RETRY_SECONDS_MAX = 60.0
 

@@ -8,7 +8,7 @@ from typing import Any
 from ...errors import ConfigError, TopicNotFound
 from ...format.timestamps import plain_int
 from ...reader.scan import Scan
-from .consumer import lost_at
+from .consumer_positions import lost_at
 from .topic import Topic
 
 
