@@ -45,7 +45,7 @@ from tiered.table.table_metadata import (
 
 from .cases.manifest import committer_of, entry_of, fill_manifest
 from .environment import environment
-from .table_day import Day, day_lines
+from .table_day import DAY_MINUTES, Day, day_lines
 
 DOCS = Path(__file__).resolve().parent.parent / "docs" / "live-table-benchmarks.md"
 _DAY_SECONDS = 86_400.0
@@ -207,6 +207,15 @@ def _metadata_bytes(commits: int) -> int:
     return len(encode_metadata(metadata, commits))
 
 
+def _sections(page: str) -> dict[str, list[str]]:
+    """Return the sections of the page as it is: what is not measured again stays."""
+    found = {}
+    for section in page.split("\n## ")[1:]:
+        title = section.partition("\n")[0]
+        found["day" if "minutes" in title else "objects"] = [f"## {section.rstrip()}", ""]
+    return found
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Measure; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.live_table", description=__doc__)
@@ -215,19 +224,20 @@ def main(arguments: list[str] | None = None) -> int:
         "--quick", action="store_true", help="tiny sizes: shows that it works, measures nothing"
     )
     parser.add_argument(
-        "--minutes", type=int, default=1440, metavar="N", help="minutes of the day (default 1440)"
+        "--minutes", type=int, default=DAY_MINUTES, metavar="N", help="minutes of the day (default: all)"
     )
     parser.add_argument("--write-docs", action="store_true", help=f"write docs/{DOCS.name}")
     parser.add_argument("--folder", type=Path, metavar="DIR", help="where files go (default: the system's)")
     options = parser.parse_args(arguments)
-    lines: list[str] = []
+    kept = _sections(DOCS.read_text(encoding="utf-8")) if options.write_docs else {}
     with tempfile.TemporaryDirectory(prefix="tiered-bench-", dir=options.folder) as made:
         folder = Path(made)
         facts = ", ".join(f"{name} {value}" for name, value in environment(folder).items()) + "."
         if "objects" in options.what:
-            lines += objects(folder, 12_000 if options.quick else 100_000)
+            kept["objects"] = objects(folder, 12_000 if options.quick else 100_000)
         if "day" in options.what:
-            lines += day_lines(Day(folder / "day", minutes=10 if options.quick else options.minutes))
+            kept["day"] = day_lines(Day(folder / "day", minutes=10 if options.quick else options.minutes))
+    lines = [line for name in ("objects", "day") for line in kept.get(name, ())]
     text = "\n".join([_INTRODUCTION, facts, "", *lines]).rstrip() + "\n"
     Console().print(text, markup=False, highlight=False, soft_wrap=True)
     if options.write_docs:

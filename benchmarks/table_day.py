@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import statistics
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -29,6 +30,7 @@ SCHEMA = pa.schema(
     [("user", pa.string()), ("amount", pa.int64()), ("page", pa.string()), ("at", pa.timestamp("us", "UTC"))]
 )
 PARTITIONS = 3
+DAY_MINUTES = 1440
 _ROWS = 100  # of a partition and a minute
 _FULL_PASS_MINUTES = 5
 _START_US = 1_750_000_000_000_000
@@ -40,7 +42,7 @@ class Day:
     """Where the files go, and how many minutes the day has."""
 
     folder: Path
-    minutes: int = 1440
+    minutes: int = DAY_MINUTES
 
 
 @dataclass(slots=True)
@@ -94,9 +96,8 @@ def day_lines(day: Day) -> list[str]:
                     writer.last_ms = [*writer.last_ms[-59:], (time.perf_counter() - begun) * 1000]
                     writer.requests += Counter(_requests(server))
                 if minute % 60 == 59:
-                    print(
-                        f"{minute + 1} minutes", [round(writer.cpu_seconds) for writer in writers], flush=True
-                    )
+                    took = [round(writer.cpu_seconds) for writer in writers]
+                    print(f"{minute + 1} minutes", took, file=sys.stderr, flush=True)
             rows = day.minutes * PARTITIONS * _ROWS
             table = _table(day, server, writers, rows)
         finally:
@@ -208,6 +209,7 @@ def _table(day: Day, server: S3Process, writers: list[Writer], rows: int) -> lis
             "all that was written, by the list prices of S3. Nothing was swept, vacuumed or expired: that is a later day's. "
             "*Written* is the CPU of all minutes, *last* the wall time of one minute near the end. Reads are "
             "medians of three: all columns of all rows, and a sum over a partition and an hour."
+            + (f" A whole day has {DAY_MINUTES:,} minutes." if day.minutes < DAY_MINUTES else "")
         ),
         "",
         "| | " + " | ".join(writer.name for writer in writers) + " |",
@@ -233,7 +235,7 @@ def _table(day: Day, server: S3Process, writers: list[Writer], rows: int) -> lis
                 "bytes of metadata": _mib(sum(info.size for info in metadata)),
                 "requests: writes and lists": f"{requests.writes:,}",
                 "requests: reads": f"{requests.reads:,}",
-                "requests of publications alone": f"{sum(writer.publishing.values()):,}"
+                "requests of a publication": f"{sum(writer.publishing.values()) / day.minutes:.1f}"
                 if writer.publishing
                 else "",
                 "dollars": f"{usd:.3f}",

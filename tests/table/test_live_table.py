@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -25,81 +25,13 @@ from tests.support.table_reader import (
     path_of,
     rows,
 )
+from tests.table.place import DAY, Place
 from tiered.cold.manifest.partition_manifest import PartitionManifest
 from tiered.errors import ColdStorageError, ConfigError, CorruptionError
 from tiered.table import live_table, table_manifests, table_metadata
-from tiered.table.live_table import LiveTable, Published
 from tiered.table.table_metadata import ForeignCommit
 
 pytest.importorskip("pyiceberg")
-
-DAY = 86_400.0
-
-
-class Place:
-    """A store with one topic of two partitions, and its table as several processes publish it."""
-
-    def __init__(self, path: Path, clock: Clock) -> None:
-        self.bucket = path / "bucket"
-        self.clock = clock
-        settings = stepwise(offload={"after": "4h", "tail_interval": "1s"})
-        self.store = open_store(path / "data", f"file://{self.bucket}", clock, settings=settings)
-        self.topic = self.store.create_topic("t", partitions=2)
-        self.seconds = 0.0
-        self.live = self.another()
-
-    def another(self, wrap: Callable[[Any], Any] = lambda store: store) -> LiveTable:
-        """The table as another process has it, which has read nothing yet."""
-        context = self.store.context
-        meta = self.topic.meta
-
-        def manifest(partition: int) -> Any:
-            return context.tiers.cold(meta, partition)
-
-        return LiveTable(
-            wrap(context.tiers.object_store), self.store.store_id, meta, manifest,
-            clock=self.clock, seconds=lambda: self.seconds, sleep=lambda _: None,
-        )  # fmt: skip
-
-    def publish(self, live: LiveTable | None = None, **options: Any) -> Published:
-        done = (live or self.live).publish(
-            self.topic.meta, **{"tails": True, "grace_seconds": DAY, **options}
-        )
-        assert done is not None
-        return done
-
-    def append(self, numbers: range, *, tails: bool = False) -> None:
-        for number in numbers:
-            self.topic.append(b"%d" % number, partition=number % 2)
-        if tails:
-            self.topic.flush()
-            assert self.store.tierer.tail_pass().report.failed == ()
-        else:
-            self.topic.roll()
-            tier(self.store, self.clock, OFFLOAD_US)
-
-    def delete_before(self, offset: int) -> None:
-        for partition in range(self.topic.meta.partitions):
-            self.topic.delete_before(offset, partition)
-        tier(self.store, self.clock, 0)
-
-    @property
-    def folder(self) -> Path:
-        return folder_of(self.bucket, "t")
-
-    def versions(self) -> set[str]:
-        return {path.name for path in self.bucket.glob("t/*/table/metadata/v*.json")}
-
-    def check(self) -> int:
-        check_whole(self.folder)
-        return check_rows(self.folder, "t")
-
-
-@pytest.fixture
-def place(tmp_path: Path, clock: Clock) -> Iterator[Place]:
-    place = Place(tmp_path, clock)
-    with place.store:
-        yield place
 
 
 def test_it_follows_its_topic(place: Place) -> None:
@@ -360,13 +292,6 @@ def test_a_table_that_nothing_of_ours_is_left_of(place: Place) -> None:
     assert place.check() == 10
 
 
-def lose_hint_by_far(folder: Path) -> None:
-    """As from an old copy of it, once the sweep has deleted the first versions."""
-    for version in (1, 2, 3):
-        (folder / f"v{version}.metadata.json").unlink()
-    (folder / "version-hint.text").write_text("1")
-
-
 def lose(folder: Path, pattern: str) -> None:
     for file in folder.glob(pattern):
         file.unlink()
@@ -374,7 +299,6 @@ def lose(folder: Path, pattern: str) -> None:
 
 DAMAGE: dict[str, Callable[[Path], Any]] = {
     "hint ahead": lambda folder: (folder / "version-hint.text").write_text("99"),
-    "hint far behind": lose_hint_by_far,
     "hint that is none": lambda folder: (folder / "version-hint.text").write_text("one"),
     "metadata empty": lambda folder: newest(folder).write_bytes(b""),
     "metadata of something else": lambda folder: newest(folder).write_text(
@@ -558,23 +482,6 @@ def test_many_partitions_have_their_offsets_in_a_document(place: Place) -> None:
     document = json.loads(path_of(summary["tiered.offsets-file"]).read_text())
     assert document["partitions"]["11"]["offsets"] == [0, 1, 0]
     assert place.publish(place.another()).changed is False
-
-
-def test_requests_of_a_commit(place: Place) -> None:
-    """Besides the heads: a manifest, the list, the version and the pointer."""
-    counted: list[FaultyStore] = []
-
-    def count(store: Any) -> FaultyStore:
-        counted.append(FaultyStore(store))
-        return counted[-1]
-
-    live = place.another(count)
-    place.append(range(10), tails=True)
-    place.publish(live)
-    place.append(range(10, 20), tails=True)
-    counted[0].operations.clear()
-    place.publish(live)
-    assert [item.verb for item in counted[0].operations] == ["put"] * 4
 
 
 def test_a_commit_reads_no_page_of_old_objects(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,8 @@ One publication::
         ─▶ version-hint.text, If-Match
 
 - A snapshot names the objects of one set of heads, each record once. The heads are read after the state is known, so who
-  commits is at least as new as the last version.
+  commits is at least as new as the last version. After a version of its own, a process also takes heads that it has read or
+  written since it had those of that version: they are no older.
 - Nothing is committed from heads that were read longer ago than half the grace: the sweep may have deleted their objects.
 - A publication that fails at any point leaves files that no version names. No reader sees them, and `table_sweep` deletes
   them.
@@ -93,6 +94,8 @@ class _State:
 
     Attributes
     ----------
+    confirmed
+        When it was known. If there are `ranges`, their heads were known by then.
     ranges
         What the version names of each partition; None after it was read, until it was compared as a whole.
     offsets
@@ -119,11 +122,11 @@ class LiveTable:
     manifest
         Returns the manifest of a partition.
     transactions
-        Called before heads are read; what it returns is asked once they are.
+        Called before heads are read; what it returns is asked once they are. None: the store has had no transaction.
     clock
         Microseconds since the epoch, for the times of snapshots.
     seconds
-        A clock for durations that also runs while the machine is suspended.
+        The clock of `PartitionManifest.load_since`.
     """
 
     def __init__(
@@ -133,7 +136,7 @@ class LiveTable:
         meta: TopicMeta,
         manifest: Callable[[int], PartitionManifest],
         *,
-        transactions: Callable[[], Whole] = lambda: lambda _ends, _all: True,
+        transactions: Callable[[], Whole | None] = lambda: None,
         clock: Callable[[], int],
         seconds: Callable[[], float] = boot_seconds,
         sleep: Callable[[float], None] = time.sleep,
@@ -149,6 +152,7 @@ class LiveTable:
         self._reader = TableReader(store, meta.topic_id, self._folder)
         self._files = self._reader.files
         self._state: _State | None = None
+        self._has_listed = False
 
     def publish(
         self, meta: TopicMeta, *, tails: bool, grace_seconds: float, take: bool = False
@@ -178,15 +182,17 @@ class LiveTable:
             state, self._state = self._state, None
             if state is None or self._seconds() - state.confirmed > half_grace:
                 state = self._read(take=take)
-            begun, whole = self._seconds(), self._transactions()
-            heads = self._heads(meta.partitions)
+            since, whole = self._seconds(), self._transactions()
+            if state.ranges is not None and whole is None:
+                since = state.confirmed
+            heads = self._heads(meta.partitions, since)
             if not heads:
                 return None
             following = self._next(state, meta, heads, tails, half_grace, whole)
             if following is None:
                 self._state = state
                 return self._published(state, heads, tails, changed=False)
-            if self._seconds() - begun > half_grace:
+            if self._seconds() - since > half_grace:
                 raise ColdStorageError(
                     f"the heads of {meta.name} were read longer ago than half of sweep.grace", retryable=True
                 )
@@ -227,7 +233,9 @@ class LiveTable:
     def _read(self, *, take: bool) -> _State:
         """Read the last version; move the pointer if its writer died before it did."""
         confirmed = self._seconds()
-        pointer = self._folder.find_last() if take else self._folder.find()
+        # Later, this process knows the last version, and meets those of others where readers find them.
+        listed = take or not self._has_listed
+        pointer = self._folder.find_last(any_hint=take) if listed else self._folder.find()
         state = _State(pointer.version, pointer.etag, None, confirmed, is_ours=False)
         version = pointer.version
         while version:
@@ -246,6 +254,7 @@ class LiveTable:
                 return _State(pointer.version, pointer.etag, None, confirmed, is_ours=False)
         if pointer.hint != pointer.version and pointer.version:
             state.etag = self._folder.point_to(pointer.version, pointer.etag)
+        self._has_listed = True
         return state
 
     def _read_version(self, state: _State, version: int, *, take: bool) -> bool:
@@ -277,10 +286,11 @@ class LiveTable:
 
     # -- the next version ------------------------------------------------------------------------
 
-    def _heads(self, partitions: int) -> dict[int, Head]:
-        """Read the heads of all partitions that have one."""
+    def _heads(self, partitions: int, since: float) -> dict[int, Head]:
+        """Return the heads of all partitions that have one, each at least as new as at that time."""
+        manifests = [self._manifest(partition) for partition in range(partitions)]
         with ThreadPoolExecutor(min(_CONNECTIONS, partitions), thread_name_prefix="tiered-heads") as threads:
-            loaded = list(threads.map(lambda partition: self._manifest(partition).load(), range(partitions)))
+            loaded = list(threads.map(lambda manifest: manifest.load_since(since), manifests))
         heads = {partition: item.head for partition, item in enumerate(loaded) if item is not None}
         for partition, head in heads.items():
             if head.store_id != self._store_id:
@@ -295,7 +305,7 @@ class LiveTable:
         heads: Mapping[int, Head],
         tails: bool,
         kept_seconds: float,
-        whole: Whole,
+        whole: Whole | None,
     ) -> _State | None:
         """Write the files of the next version, and return it; None if nothing changed."""
         missing = sorted(state.offsets.keys() - heads.keys())
@@ -322,7 +332,9 @@ class LiveTable:
         if not same or metadata.current_snapshot_id is None:
             ends = {partition: item.end for partition, item in ranges.items()}
             has_all = all(end >= heads[partition].end_offset for partition, end in ends.items())
-            self._write_snapshot(following, gone, fresh, now_ms, is_whole=whole(ends, has_all))
+            # The first transaction of a store may have begun since.
+            is_whole = whole(ends, has_all) if whole is not None else self._transactions() is None
+            self._write_snapshot(following, gone, fresh, now_ms, is_whole=is_whole)
         url = self._folder.url(state.version) if state.version else None
         following.metadata = next_version(
             following.metadata, state.metadata or metadata, url, now_ms, kept_seconds

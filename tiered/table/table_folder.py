@@ -11,6 +11,9 @@
 A writer may die between the creation of ``v<N+1>`` and the replacement of the pointer. So a reader of the folder goes on
 from the pointer to the last file that exists, as Iceberg's own readers do, and a writer moves the pointer. No file that
 is not committed has a numbered name.
+
+Readers do not find versions behind a hole, where somebody deleted one or put an old pointer. A writer that begins finds them
+by a listing and goes on after the last one: otherwise it would fill the hole, and readers would walk on to old rows.
 """
 
 from __future__ import annotations
@@ -65,7 +68,7 @@ class TableFolder:
         return object_url(self.store, self._key(version))
 
     def find(self) -> Pointer:
-        """Find the newest version.
+        """Find the newest version, as readers do.
 
         Raises
         ------
@@ -80,19 +83,22 @@ class TableFolder:
             version += 1
         return Pointer(version, *(hinted or (0, None)))
 
-    def find_last(self) -> Pointer:
-        """Find the last version that exists or that a hint names, whatever the hint is.
+    def find_last(self, *, any_hint: bool = False) -> Pointer:
+        """Find the last version that exists or that the hint names, also behind a hole.
+
+        Parameters
+        ----------
+        any_hint
+            Take a hint that is no number for 0.
 
         Raises
         ------
+        CorruptionError
+            The hint is no number.
         ColdStorageError
         """
-        try:
-            stored = self.store.get(self._hint_key)
-        except ObjectNotFound:
-            return Pointer(self._last_listed(), 0, None)
-        hint = _number(stored.data) or 0
-        return Pointer(max(hint, self._last_listed()), hint, stored.etag)
+        hint, etag = self._read_hint(any_hint=any_hint) or (0, None)
+        return Pointer(max(hint, self._last_listed()), hint, etag)
 
     def _last_listed(self) -> int:
         return max((version_of(info.key) for info in self.store.list(self.prefix)), default=0)
@@ -169,12 +175,14 @@ class TableFolder:
     def _key(self, version: int) -> str:
         return f"{self.prefix}v{version}.metadata.json"
 
-    def _read_hint(self) -> tuple[int, str] | None:
+    def _read_hint(self, *, any_hint: bool = False) -> tuple[int, str] | None:
         try:
             stored = self.store.get(self._hint_key)
         except ObjectNotFound:
             return None
         number = _number(stored.data)
+        if number is None and any_hint:
+            return 0, stored.etag
         if number is None:
             raise CorruptionError(
                 f"{stored.data[:40]!r} is no version; {TAKE}", where=object_url(self.store, self._hint_key)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 from uuid import UUID
 
@@ -11,7 +12,7 @@ from ..cold.object_store.protocol import ObjectStore
 from ..cold.object_store.rereads import reread_on_damage
 from ..errors import ConfigError, CorruptionError, ObjectNotFound
 from .avro_files import AvroFiles
-from .table_folder import TableFolder
+from .table_folder import Pointer, TableFolder
 from .table_metadata import TAKE, decode_metadata, decode_values
 
 _CONNECTIONS = 8
@@ -64,14 +65,29 @@ class TableReader:
         CorruptionError, ColdStorageError
         """
         newest = self.newest_values()
-        if newest is None:
-            return None
-        version, values = newest
-        return version, decode_metadata(values, where=self.folder.url(version))
+        return None if newest is None else self._decoded(*newest)
 
     def newest_values(self) -> tuple[int, dict[str, Any]] | None:
         """Return the newest version and its JSON values, without pyiceberg; see `newest`."""
-        version = self.folder.find().version
+        return self._newest_values(self.folder.find())
+
+    def found_by_readers(self) -> list[tuple[int, Any]]:
+        """Return the newest version and its metadata, and those of the pointer if that is behind: not every reader walks on.
+
+        See `newest`.
+        """
+        pointer = self.folder.find()
+        newest = self._newest_values(pointer)
+        if newest is None:
+            return []
+        found = [self._decoded(*newest)]
+        if 0 < pointer.hint < pointer.version:
+            with suppress(ObjectNotFound):
+                found.append((pointer.hint, self.read(pointer.hint)))
+        return found
+
+    def _newest_values(self, pointer: Pointer) -> tuple[int, dict[str, Any]] | None:
+        version = pointer.version
         if not version:
             return None
         try:
@@ -80,6 +96,9 @@ class TableReader:
             raise self.missing(version) from None
         self.check_location(values.get("location"))
         return version, values
+
+    def _decoded(self, version: int, values: dict[str, Any]) -> tuple[int, Any]:
+        return version, decode_metadata(values, where=self.folder.url(version))
 
     def missing(self, version: int) -> CorruptionError:
         """Return the error for a pointer to a version that is gone."""

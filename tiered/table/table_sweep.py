@@ -1,6 +1,7 @@
 """The part of a sweep that concerns the live table of one topic.
 
-The *newest version* is the one that readers find. Two questions are answered from it:
+The *newest version* is the one that readers find. While the pointer is behind it, as after a crash, some find the pointer's,
+and that counts with it. Two questions are answered from it:
 
 - *Which objects of the topic does it name?* They stay, although no manifest has named them for the grace. A publication
   commits nothing from heads that it read longer ago than half the grace. So a snapshot names an orphan that is due only if
@@ -28,9 +29,10 @@ from uuid import UUID
 
 from ..cold.object_store.protocol import ObjectInfo, ObjectStore, object_url
 from ..cold.upkeep.sweep import PartSweep, SweepRules
+from ..errors import CorruptionError
 from .summary_offsets import offsets_file
 from .table_folder import version_of
-from .table_metadata import ForeignCommit
+from .table_metadata import TAKE, ForeignCommit
 from .table_reader import TableReader
 
 _UUID = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
@@ -67,9 +69,6 @@ class TableSweep:
     @cached_property
     def _named_objects(self) -> frozenset[str]:
         listed = self._listed  # before the newest version is looked for
-        newest = self._reader.newest()
-        if newest is None:
-            return frozenset()
         young = {
             info.key
             for info in listed
@@ -77,7 +76,8 @@ class TableSweep:
         }
         old = [
             snapshot
-            for snapshot in newest[1].snapshots
+            for _, metadata in self._found()
+            for snapshot in metadata.snapshots
             if self._reader.files.key(snapshot.manifest_list) not in young
         ]
         prefix = object_url(self._store, "")
@@ -90,6 +90,23 @@ class TableSweep:
     @cached_property
     def _listed(self) -> list[ObjectInfo]:
         return list(self._store.list(self._folder.prefix))
+
+    def _found(self) -> list[tuple[int, Any]]:
+        """Return the versions that readers find, the newest one first; none if there is no table.
+
+        Raises
+        ------
+        CorruptionError
+            There are later versions, which a writer will go on from.
+        """
+        last = max((version_of(info.key) for info in self._listed), default=0)
+        found = self._reader.found_by_readers()
+        if found and found[0][0] < last:
+            raise CorruptionError(
+                f"readers find no version of a table between {found[0][0]} and {last}; {TAKE}",
+                where=self._folder.url(last),
+            )
+        return found
 
     def run(self, rules: SweepRules, *, dry_run: bool) -> PartSweep:
         """Delete the files of the folder that are of no use any more.
@@ -109,11 +126,11 @@ class TableSweep:
         ours = sorted(
             (info for info in self._listed if _is_ours(info.key)), key=lambda info: info.modified_seconds
         )
-        newest = self._reader.newest() if ours else None
-        if newest is None:
+        found = self._found() if ours else []
+        if not found:
             return PartSweep(self._topic, None, table=True)
-        version, metadata = newest
-        named = self._files_of(version, metadata)
+        version, oldest = found[0][0], found[-1][0]
+        named = {key for item in found for key in self._files_of(*item)}
         base = self._base(version)
         due: list[ObjectInfo] = []
         if base is not None:
@@ -123,6 +140,7 @@ class TableSweep:
                 info
                 for info in ours
                 if info.key not in named
+                and version_of(info.key) < oldest  # some readers walk on from there
                 and (
                     _is_before(info, number, modified_seconds)
                     or (number == version and self._is_left_over(info))

@@ -178,10 +178,13 @@ class TablePasses:
         table.in_glue = rule.glue, published.version
         table.state = TableState(published)
 
-    def _begin_reading(self, topic_id: UUID) -> Whole:
-        """Return how to find out, once the heads are read, whether they have each transaction wholly or not."""
+    def _begin_reading(self, topic_id: UUID) -> Whole | None:
+        """Return how to find out, once the heads are read, whether they have each transaction wholly or not.
+
+        None: the store has had no transaction.
+        """
         if TRANSACTIONS_FEATURE not in self._context.catalog.features():
-            return lambda _ends, _all: True
+            return None
         try:
             reading = self._context.commits.begin_reading()
         except TieredError as error:

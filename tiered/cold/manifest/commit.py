@@ -38,6 +38,7 @@ from ...format.manifest_changes import add_objects, add_schemas, raise_start_off
 from ...format.manifest_checks import check_head
 from ...format.manifest_codec import encode_head
 from .keys import ObjectName
+from .leases import boot_seconds
 from .partition_manifest import LoadedHead, PartitionManifest
 
 FIRST_LINEAGE = 1
@@ -390,6 +391,7 @@ class Committer:
         store, key, data = self.partition.store, self.partition.keys.head, encode_head(proposal)
         # Set before the request: an interrupt within it leaves its outcome unknown, like a timeout.
         self._known, self._doubt = None, _Doubt(_etag(base))
+        asked = boot_seconds()
         if store.conditional_writes:
             etag = store.put(key, data, if_match=_etag(base), if_none_match=base is None)
         else:
@@ -399,6 +401,7 @@ class Committer:
             etag = store.put(key, data)
         self._known, self._doubt = LoadedHead(proposal, etag), None
         self._last_commit_id = proposal.commit_id
+        self.partition.note(self._known, asked)
         return proposal
 
     def _load(self) -> LoadedHead | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections import OrderedDict
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +16,7 @@ from ...format.manifest_columns import overlapping
 from ..object_store.protocol import ObjectStore, object_url
 from ..object_store.rereads import reread_on_damage
 from .keys import PartitionKeys, page_name
+from .leases import boot_seconds
 
 ENTRIES_CACHED_MAX = 1 << 15
 """Entries of pages cached in memory: about 0.3 KB each and 40 bytes for each row group, and 1 KB once they were made."""
@@ -54,17 +54,17 @@ class PartitionManifest:
 
     @property
     def recent_head(self) -> LoadedHead | None:
-        """The head that was last read, if it is younger than `HEAD_TRUSTED_SECONDS`; otherwise None.
+        """The head that was last read or written, if it is younger than `HEAD_TRUSTED_SECONDS`; otherwise None.
 
         The records below its end offset never change, so reads below that offset can use it. Only a fresh head says
         whether an object is still there, and where the log begins and ends now.
         """
         last = self._last
-        return last[1] if last and time.monotonic() - last[0] < HEAD_TRUSTED_SECONDS else None
+        return last[1] if last and boot_seconds() - last[0] < HEAD_TRUSTED_SECONDS else None
 
     @property
     def last_head(self) -> Head | None:
-        """The head that was last read, of any age; for figures."""
+        """The head that was last read or written, of any age; for figures."""
         last = self._last
         return last[1].head if last else None
 
@@ -75,12 +75,27 @@ class PartitionManifest:
         ------
         CorruptionError, UnsupportedFormat, ColdStorageError
         """
+        asked = boot_seconds()
         try:
             loaded = reread_on_damage(self._read_head)
         except ObjectNotFound:
             return None
-        self._last = time.monotonic(), loaded
+        self.note(loaded, asked)
         return loaded
+
+    def load_since(self, seconds: float) -> LoadedHead | None:
+        """Return a head that is at least as new as at that time of `boot_seconds`; read it only if none is known.
+
+        See `load`.
+        """
+        last = self._last
+        return last[1] if last and last[0] >= seconds else self.load()
+
+    def note(self, loaded: LoadedHead, asked: float) -> None:
+        """Take note of a head that was read or written by a request that began at `asked` of `boot_seconds`."""
+        with self._lock:
+            if self._last is None or self._last[0] <= asked:
+                self._last = asked, loaded
 
     def _read_head(self) -> LoadedHead:
         stored = self.store.get(self.keys.head)
