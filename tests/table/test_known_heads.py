@@ -15,6 +15,7 @@ from tests.support.table_reader import offsets
 from tests.support.watched_bucket import URL, WatchedBucket, host
 from tests.table.place import Place
 from tiered.cold.manifest.commit import Committer
+from tiered.cold.manifest.leases import boot_seconds
 from tiered.cold.manifest.partition_manifest import PartitionManifest
 from tiered.format.document import TRANSACTIONS_FEATURE
 
@@ -107,5 +108,5 @@ def test_a_head_is_noted_as_of_the_time_of_its_request(place: Place) -> None:
     assert new.head.end_offset == 4
     manifest.note(old, 0.0)
     assert manifest.recent_head is new
-    assert manifest.load_since(0.0) is new
-    assert manifest.load_since(float("inf")) is not new
+    assert manifest.known_since(0.0) is new
+    assert manifest.known_since(boot_seconds()) is None

@@ -271,3 +271,57 @@ def test_the_folder_of_a_topic_without_a_table_is_left_alone(swept: Swept) -> No
     swept.clock.advance((GRACE_HOURS + 1) * HOUR)
     assert [part.place for part in swept.sweep().parts if part.deleted] == ["t/0"]
     assert swept.table.files() == files
+
+
+def test_what_the_pointer_names_stays_while_it_is_behind(swept: Swept) -> None:
+    """Some engines read the version of the pointer, and walk on from there only by whole numbers."""
+    swept.append()
+    swept.ship()
+
+    def fail(request: str) -> None:
+        if request.startswith("put") and request.endswith("/version-hint.text"):
+            raise tiered.ColdStorageError("denied")
+
+    swept.bucket.hook = fail
+    with pytest.raises(tiered.ColdStorageError, match="denied"):
+        swept.seal()  # other objects take the place of those of version 1
+    for _ in range(4):
+        swept.append()
+        swept.clock.advance((GRACE_HOURS + 1) * HOUR)
+        with pytest.raises(tiered.ColdStorageError, match="denied"):
+            swept.ship()
+        swept.store.sweep()
+    assert swept.table.version() == 2
+    assert swept.bucket.objects[swept.table.key("version-hint.text")][0] == b"1"
+    swept.table.check_whole(1)
+    swept.bucket.hook = lambda request: None
+    swept.ship()
+    assert swept.table.values() == swept.expected()
+    for _ in range(3):
+        swept.clock.advance((GRACE_HOURS + 1) * HOUR)
+        swept.append()
+        swept.ship()
+        swept.sweep()
+    assert "v1.metadata.json" not in swept.table.files()
+
+
+def test_versions_that_readers_do_not_find_keep_everything_of_the_topic(swept: Swept) -> None:
+    """Until a publication goes on after them."""
+    for _ in range(5):
+        swept.append()
+        swept.ship()
+    swept.seal()
+    del swept.bucket.objects[swept.table.key(r"v3\.metadata\.json")]
+    swept.bucket.put(swept.table.key("version-hint.text"), b"2")
+    before = {key for key in swept.bucket.objects if key.startswith("t/")}
+    for _ in range(2):
+        swept.clock.advance((GRACE_HOURS + 1) * HOUR)
+        report = swept.store.sweep()
+        assert {problem.partition(":")[0] for problem in report.problems} == {"t/0", "t/table"}
+        assert "readers find no version of a table between 2 and 6" in report.problems[0]
+    assert before <= swept.bucket.objects.keys()
+    swept.append()
+    swept.ship()
+    assert swept.table.version() == 7
+    assert swept.table.values() == swept.expected()
+    swept.sweep()

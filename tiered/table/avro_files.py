@@ -9,6 +9,7 @@ import io
 import json
 import re
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 from uuid import uuid4
 
@@ -16,25 +17,21 @@ from ..cold.object_store.protocol import ObjectStore, object_url
 from ..cold.object_store.rereads import reread_on_damage
 from ..errors import CorruptionError
 from ..format.checksum import crc32c
+from .avro_records import AvroRecords
 from .table_metadata import TAKE
 
 _NAME = re.compile(r".*-([0-9a-f]{8})\.avro")
-_BLOCK_ENTRIES = 100
 
 
 class MemoryFile:
-    """A file in memory that pyiceberg takes for an input, an output, and the file system that has it."""
+    """A file in memory that pyiceberg takes for an input, and for the file system that has it."""
 
-    def __init__(self, location: str, data: bytes = b"") -> None:
+    def __init__(self, location: str, data: bytes) -> None:
         self.location = location
         self.data = data
 
     def __len__(self) -> int:
         return len(self.data)
-
-    def create(self, overwrite: bool = False) -> io.BytesIO:  # noqa: ARG002 — as pyiceberg calls it
-        """Return a stream whose bytes become the file's when it is closed."""
-        return _Output(self)
 
     def open(self, seekable: bool = True) -> io.BytesIO:  # noqa: ARG002
         """Return a stream of the file's bytes."""
@@ -45,19 +42,8 @@ class MemoryFile:
         return self
 
 
-class _Output(io.BytesIO):
-    def __init__(self, file: MemoryFile) -> None:
-        super().__init__()
-        self._file = file
-
-    def close(self) -> None:
-        if not self.closed:
-            self._file.data = self.getvalue()
-        super().close()
-
-
 class AvroFiles:
-    """The Avro files below one prefix of a bucket.
+    """The Avro files below one prefix of a bucket; not thread-safe for writing.
 
     Parameters
     ----------
@@ -68,23 +54,17 @@ class AvroFiles:
     def __init__(self, store: ObjectStore, prefix: str) -> None:
         self._store = store
         self._prefix = prefix
+        self._entry_records: tuple[Any, AvroRecords] | None = None
 
     def write_manifest(
         self, entries: Sequence[Any], schema: Any, spec: Any, *, snapshot_id: int, sequence_number: int
     ) -> Any:
-        """Write a manifest of at least one entry; return what a manifest list says about it.
-
-        Blocks of many entries take a quarter of the bytes of pyiceberg's own, which have one entry each.
-        """
-        from pyiceberg.avro.file import AvroOutputFile
+        """Write a manifest of at least one entry; return what a manifest list says about it."""
         from pyiceberg.manifest import (
-            DEFAULT_READ_VERSION,
             ManifestContent,
             ManifestEntryStatus,
             ManifestFile,
             construct_partition_summaries,
-            data_file_with_partition,
-            manifest_entry_schema_with_data_file,
         )
 
         fields = json.loads(spec.model_dump_json())["fields"]
@@ -94,24 +74,14 @@ class AvroFiles:
             "partition-spec-id": str(spec.spec_id),
             "format-version": "2",
             "content": "data",
-            "avro.codec": "deflate",
         }
-        partition = spec.partition_type(schema)
-        stored, given = (
-            manifest_entry_schema_with_data_file(version, data_file_with_partition(partition, version))
-            for version in (2, DEFAULT_READ_VERSION)
-        )
-        file: Any = MemoryFile("")
-        output: Any
-        with AvroOutputFile(file, stored, "manifest_entry", given, about) as output:
-            for start in range(0, len(entries), _BLOCK_ENTRIES):
-                output.write_block(list(entries[start : start + _BLOCK_ENTRIES]))
         added = [entry for entry in entries if entry.status == ManifestEntryStatus.ADDED]
+        data = self._entries(spec, schema).file(entries, about, changing=added)
         added_rows = sum(entry.data_file.record_count for entry in added)
         rows = sum(entry.data_file.record_count for entry in entries)
         return ManifestFile.from_args(
-            manifest_path=self._put("manifest", file.data),
-            manifest_length=len(file),
+            manifest_path=self._put("manifest", data),
+            manifest_length=len(data),
             partition_spec_id=spec.spec_id,
             content=ManifestContent.DATA,
             sequence_number=sequence_number,
@@ -147,13 +117,36 @@ class AvroFiles:
         self, manifests: Sequence[Any], *, snapshot_id: int, parent_id: int | None, sequence_number: int
     ) -> str:
         """Write the manifest list of a snapshot; return its URL."""
-        from pyiceberg.manifest import write_manifest_list
+        about = {
+            "snapshot-id": str(snapshot_id),
+            "parent-snapshot-id": "null" if parent_id is None else str(parent_id),
+            "sequence-number": str(sequence_number),
+            "format-version": "2",
+        }
+        return self._put("snap", self._manifests.file(manifests, about))
 
-        file: Any = MemoryFile("")
-        with write_manifest_list(2, file, snapshot_id, parent_id, sequence_number, "deflate") as output:
-            if manifests:
-                output.add_manifests(list(manifests))
-        return self._put("snap", file.data)
+    def _entries(self, spec: Any, schema: Any) -> AvroRecords:
+        from pyiceberg.manifest import (
+            DEFAULT_READ_VERSION,
+            data_file_with_partition,
+            manifest_entry_schema_with_data_file,
+        )
+
+        partition = spec.partition_type(schema)
+        if self._entry_records is None or self._entry_records[0] != partition:
+            stored, given = (
+                manifest_entry_schema_with_data_file(version, data_file_with_partition(partition, version))
+                for version in (2, DEFAULT_READ_VERSION)
+            )
+            self._entry_records = partition, AvroRecords(stored, given, "manifest_entry")
+        return self._entry_records[1]
+
+    @cached_property
+    def _manifests(self) -> AvroRecords:
+        from pyiceberg.manifest import DEFAULT_READ_VERSION, MANIFEST_LIST_FILE_SCHEMAS
+
+        schemas = MANIFEST_LIST_FILE_SCHEMAS
+        return AvroRecords(schemas[2], schemas[DEFAULT_READ_VERSION], "manifest_file")
 
     def read_list(self, url: str) -> list[Any]:
         """Return the manifests of a snapshot.

@@ -43,7 +43,9 @@ def data_files(store: ObjectStore, metadata: Any, objects: Iterable[NamedObject]
     from pyiceberg.typedef import Record
 
     listed = list(objects)
-    plan, paths = _plan(metadata), parquet_path_to_id_mapping(metadata.schema())
+    plan, paths = {}, {}
+    if any(item.entry.sealed for item in listed):
+        plan, paths = _plan(metadata), parquet_path_to_id_mapping(metadata.schema())
     with ThreadPoolExecutor(_CONNECTIONS, thread_name_prefix="tiered-footers") as threads:
         footers = threads.map(lambda item: read_footer(store, item) if item.entry.sealed else None, listed)
         for item, footer in zip(listed, footers, strict=True):

@@ -126,7 +126,7 @@ class LiveTable:
     clock
         Microseconds since the epoch, for the times of snapshots.
     seconds
-        The clock of `PartitionManifest.load_since`.
+        The clock of `PartitionManifest.known_since`.
     """
 
     def __init__(
@@ -289,8 +289,13 @@ class LiveTable:
     def _heads(self, partitions: int, since: float) -> dict[int, Head]:
         """Return the heads of all partitions that have one, each at least as new as at that time."""
         manifests = [self._manifest(partition) for partition in range(partitions)]
-        with ThreadPoolExecutor(min(_CONNECTIONS, partitions), thread_name_prefix="tiered-heads") as threads:
-            loaded = list(threads.map(lambda manifest: manifest.load_since(since), manifests))
+        loaded = [manifest.known_since(since) for manifest in manifests]
+        unknown = [partition for partition, item in enumerate(loaded) if item is None]
+        if unknown:
+            with ThreadPoolExecutor(_CONNECTIONS, thread_name_prefix="tiered-heads") as threads:
+                read = threads.map(lambda partition: manifests[partition].load(), unknown)
+                for partition, item in zip(unknown, read, strict=True):
+                    loaded[partition] = item
         heads = {partition: item.head for partition, item in enumerate(loaded) if item is not None}
         for partition, head in heads.items():
             if head.store_id != self._store_id:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 from itertools import count
 from typing import Any
 
@@ -27,6 +28,7 @@ def partition_spec(spec_id: int) -> Any:
     return PartitionSpec(field, spec_id=spec_id)
 
 
+@lru_cache(maxsize=64)  # pyiceberg takes milliseconds
 def iceberg_schema(schema: pa.Schema) -> Any:
     """Return the table's schema for a topic's columns, with the field ids of its objects.
 

@@ -83,13 +83,10 @@ class PartitionManifest:
         self.note(loaded, asked)
         return loaded
 
-    def load_since(self, seconds: float) -> LoadedHead | None:
-        """Return a head that is at least as new as at that time of `boot_seconds`; read it only if none is known.
-
-        See `load`.
-        """
+    def known_since(self, seconds: float) -> LoadedHead | None:
+        """Return a head that is at least as new as at that time of `boot_seconds`, without a request; None if none is known."""
         last = self._last
-        return last[1] if last and last[0] >= seconds else self.load()
+        return last[1] if last and last[0] >= seconds else None
 
     def note(self, loaded: LoadedHead, asked: float) -> None:
         """Take note of a head that was read or written by a request that began at `asked` of `boot_seconds`."""
