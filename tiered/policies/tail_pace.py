@@ -40,7 +40,7 @@ class TailPace:
     tables
         Number of live tables of these partitions that follow their tails.
     tables_usd_a_day
-        List price of the requests of these tables: four writes a commit, and a read of each head.
+        List price of the requests of these tables: four writes a commit, and at most a read of each head.
     """
 
     partitions: int
