@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import decimal
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,6 +18,7 @@ from tests.support.faulty_store import FaultyStore
 from tests.support.log_history import PARTITIONS, Days, LogHistory, Moment
 from tests.support.stores import handle_of, stepwise
 from tests.support.table_reader import check_whole, folder_of, load, newest, offsets
+from tiered.cold.manifest.partition_manifest import PartitionManifest
 from tiered.errors import ColdStorageError
 from tiered.table.live_table import LiveTable
 
@@ -141,13 +143,14 @@ class TableHistory(LogHistory):
     def _publisher(self) -> LiveTable:
         context, meta = self.store.context, self.topic.meta
         store: Any = context.tiers.object_store
+        # One of this process knows the heads that it has just written, one of another process does not.
+        manifest: Callable[[int], PartitionManifest] = partial(context.tiers.cold, meta)
+        if self.dice.random() < 0.5:
+            manifest = cache(partial(PartitionManifest, store, meta.name, meta.topic_id))
         if self.dice.random() < 0.4:
             fault = self.dice.choice(["busy", "answer lost"])
             store = FaultyStore(store, {self.dice.randrange(25): fault})
-        return LiveTable(
-            store, self.store.store_id, meta, lambda partition: context.tiers.cold(meta, partition),
-            clock=self.clock, sleep=lambda _: None,
-        )  # fmt: skip
+        return LiveTable(store, self.store.store_id, meta, manifest, clock=self.clock, sleep=lambda _: None)
 
     def reopen(self, store: Any = None) -> None:
         super().reopen(store)
