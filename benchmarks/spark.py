@@ -21,23 +21,22 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from importlib.metadata import version
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 import boto3
-import numpy as np
-import pyarrow as pa
+import pyspark
 
 import tiered
-from tests.spark.s3a_program import connector
+from tests.support.s3a import connector
 from tiered.spark import session, table
 
 from .bare_source import BareSource, prepare
 from .cases.cold import serve
 from .environment import environment
+from .spark_store import START_US, fill
 
 DOCS = Path(__file__).resolve().parent.parent / "docs" / "spark-benchmarks.md"
 ROWS = 10_000_000
@@ -46,16 +45,19 @@ PLACES = {
     "disk": "A `file://` bucket and local files, 95 % of the rows in the bucket alone",
     "s3": "A small S3 server on the same CPUs, all rows in the bucket; Parquet by S3A from the same server",
 }
-_CHUNK_ROWS = 100_000
 _COLD_SHARE = 0.95
-_START_US = 1_700_000_000_000_000
 _PROCESSES = ("pyspark.daemon", "org.apache.spark.deploy.SparkSubmit")
 _SAMPLE_SECONDS = 0.05
 _SECONDS_MIN, _ROUNDS_MAX = 8.0, 5
-_TITLES = {"table": "fast table", "source": "source", "flight": "source, Flight", "bare": "bare source"}
-_TABLES = ("table",), ("source", "flight", "bare")
+_PUBLISHED_TARGET = 0.95
+_TITLES = {
+    "table": "fast table", "published": "fast table, published", "objects": "Parquet of the objects",
+    "source": "source", "flight": "source, Flight", "bare": "bare source",
+}  # fmt: skip
+_TABLES = ("table", "published", "objects"), ("source", "flight", "bare")
+_AGAINST = {"published": "objects"}  # of the other ways: Parquet
+_WITHOUT_PYTHON = _TABLES[0]
 _ABOUT = ("system", "CPUs", "memory", "file system", "Python", "PySpark", "pyarrow", "tiered")
-_CARRIERS = np.array(["AA", "B6", "DL", "EV", "MQ", "UA", "US", "WN"])
 
 Run = Callable[[Any], None]
 
@@ -74,6 +76,8 @@ class Places:
         The server of the store, if there is one.
     bare
         Folder of the records as the bare source reads them, if there is one.
+    published
+        Folder of another store that is served, whose tail is published, and of its bucket, if there is one.
     """
 
     store: str
@@ -81,6 +85,7 @@ class Places:
     options: dict[str, str]
     flight: str | None = None
     bare: str | None = None
+    published: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +97,8 @@ class Query:
     topic
         ``records`` or ``typed``.
     target
-        Speed of the fast table, and of the source, as shares of Parquet's; None: measured and stated.
+        Speed of the fast table, and of the source, as shares of Parquet's; None: measured and stated. With ``tail="publish"``
+        the fast table is compared with Parquet of the same objects, and is to reach `_PUBLISHED_TARGET`.
     columns
         What the source is told to read; Spark tells no Python source.
     ranges
@@ -116,7 +122,7 @@ def noop(frame: Any) -> None:
 
 def queries(rows: int) -> list[Query]:
     """Return what is asked."""
-    low = _START_US // 1000 + rows // 2
+    low = START_US // 1000 + rows // 2
     high = low + rows // 100
     offsets = (
         json.dumps({"records": {"0": rows // 2}}),
@@ -142,59 +148,6 @@ def _grouped(frame: Any) -> Any:
 
 def _collect(frame: Any) -> None:
     frame.collect()
-
-
-def fill(
-    folder: Path, rows: int, bucket: str, cold_share: float, row_groups: str, endpoint: str | None = None
-) -> Path:
-    """Make a store of both topics, a row a millisecond, of which the first ones are in the bucket alone."""
-    schema = pa.schema(
-        [("at", pa.timestamp("us", "UTC")), ("carrier", pa.string()), ("flight", pa.int32()), ("delay", pa.int16()),
-         ("miles", pa.float64()), ("late", pa.bool_()), ("origin", pa.string()), ("dest", pa.string()),
-         ("plane", pa.string()), ("fare", pa.int64())]
-    )  # fmt: skip
-    offload = {"after": "0s", "row_group_bytes": row_groups}
-    rules = {"compress": "off", "offload": offload, "local_retention": {"age": "0s"}}
-    settings = tiered.Settings.model_validate(
-        {
-            "store": {"sync": "never"},
-            "policies": {"default": rules},
-            "cold": {"endpoint_url": endpoint} if endpoint else {},
-        }
-    )
-    random = np.random.default_rng(7)
-    with tiered.open(folder / "store", cold=bucket, settings=settings) as store:
-        topics = store.create_topic("records"), store.create_topic("typed", schema=schema, timestamp="at")
-        cold = int(rows * cold_share)
-        for start, end in ((0, cold), (cold, rows)):
-            for at in range(start, end, _CHUNK_ROWS):
-                count = min(_CHUNK_ROWS, end - at)
-                for topic, batch in zip(topics, _batches(at, count, random, schema), strict=True):
-                    topic.append_batch(batch)
-            for topic in topics:
-                topic.roll()
-            if start == 0:
-                for _ in range(2):
-                    store.tier(now=datetime.now(UTC) + timedelta(days=1))
-    return folder / "store"
-
-
-def _batches(at: int, count: int, random: Any, schema: pa.Schema) -> tuple[pa.Table, pa.Table]:
-    stamps = pa.array(np.arange(at, at + count) * 1000 + _START_US, pa.timestamp("us", "UTC"))
-    texts = random.integers(97, 123, (count, 50), dtype=np.uint8).repeat(2, axis=1)
-    value = pa.Array.from_buffers(pa.binary(100), count, [None, pa.py_buffer(texts.tobytes())]).cast(
-        pa.binary()
-    )
-    key = pa.array([b"key-%012d" % (n % 50_000) for n in range(at, at + count)], pa.binary())
-    carriers = pa.array(_CARRIERS[random.integers(0, 8, count)])
-    airports = [pa.array(_CARRIERS[random.integers(0, 8, count)]) for _ in range(2)]
-    columns = [
-        stamps, carriers, pa.array(random.integers(1, 9000, count), pa.int32()),
-        pa.array(random.integers(-30, 300, count), pa.int16()), pa.array(random.random(count) * 3000),
-        pa.array(random.random(count) < 0.2), *airports,
-        pa.array([f"N{n % 4000}" for n in range(at, at + count)]), pa.array(random.integers(50, 900, count)),
-    ]  # fmt: skip
-    return pa.table({"key": key, "value": value, "timestamp": stamps}), pa.table(columns, schema=schema)
 
 
 def cpu_seconds(pattern: str) -> float:
@@ -280,7 +233,11 @@ def ways(spark: Any, query: Query, places: Places) -> dict[str, Callable[[], Any
         "table": lambda: restricted(table(spark, query.topic, places.store, **places.options)),
         "source": lambda: source(places.store),
     }
-    flight, bare = places.flight, places.bare
+    flight, bare, own = places.flight, places.bare, places.published
+    if own is not None:
+        objects = f"{own}/bucket/{query.topic}/*/*/data/*.parquet"
+        found["published"] = lambda: restricted(table(spark, query.topic, own / "store", tail="publish"))
+        found["objects"] = lambda: restricted(spark.read.parquet(objects))
     if flight is not None:
         found["flight"] = lambda: source(flight)
     if bare is not None and query.source_target is not None:
@@ -289,9 +246,14 @@ def ways(spark: Any, query: Query, places: Places) -> dict[str, Callable[[], Any
     return found
 
 
-def measure(spark: Any, places: Places, rows: int, repeats: int, warm_seconds: float) -> list[dict[str, Any]]:
-    """Return the figures of every query, and its speeds while the session was new."""
+def measure(
+    spark: Any, places: Places, rows: int, repeats: int, warm_seconds: float, wanted: Sequence[str] = ()
+) -> list[dict[str, Any]]:
+    """Return the figures of every query, and its speeds while the session was new; of the `wanted` ways, or all."""
     asked = [(query, ways(spark, query, places)) for query in queries(rows)]
+    for _, frames in asked:
+        for name in [name for name in frames if wanted and name not in ("parquet", *wanted)]:
+            del frames[name]
     fresh = [_figures(query, frames, repeats) for query, frames in asked]
     for query, frames in asked:
         for frame in frames.values():
@@ -300,7 +262,9 @@ def measure(spark: Any, places: Places, rows: int, repeats: int, warm_seconds: f
                 query.run(frame())
     found = []
     for (query, frames), before in zip(asked, fresh, strict=True):
-        row = {"query": query.name, "target": {"table": query.target, "source": query.source_target}}
+        published = None if query.target is None else _PUBLISHED_TARGET
+        targets = {"table": query.target, "source": query.source_target, "published": published}
+        row = {"query": query.name, "target": targets}
         for name, figures in _figures(query, frames, repeats).items():
             row[name] = figures | {"fresh_speed": before[name]["speed"]}
         found.append(row)
@@ -323,7 +287,8 @@ def _figures(query: Query, frames: dict[str, Callable[[], Any]], repeats: int) -
         order.rotate()
     found = {}
     for name, times in runs.items():
-        ratios = [one.asked / two.asked for one, two in zip(runs["parquet"], times, strict=True)]
+        against = runs[_AGAINST.get(name, "parquet")]
+        ratios = [one.asked / two.asked for one, two in zip(against, times, strict=True)]
         found[name] = {
             "made_seconds": round(statistics.median(item.made for item in times), 3),
             "seconds": round(statistics.median(item.asked for item in times), 3),
@@ -342,7 +307,14 @@ def upload(folder: Path, endpoint: str) -> None:
 
 
 def run(
-    place: str, rows: int, row_groups: str, repeats: int, warm_seconds: float, memory: str, folder: Path
+    place: str,
+    rows: int,
+    row_groups: str,
+    repeats: int,
+    warm_seconds: float,
+    memory: str,
+    wanted: Sequence[str],
+    folder: Path,
 ) -> list[dict[str, Any]]:
     """Fill a store, write the same rows as Parquet, run every query."""
     with ExitStack() as stack:
@@ -351,12 +323,15 @@ def run(
             path = fill(folder, rows, (folder / "bucket").as_uri(), _COLD_SHARE, row_groups)
             store = stack.enter_context(tiered.open(path))
             server = stack.enter_context(store.serve("127.0.0.1:0"))
-            places = Places(str(path), str(folder), {}, server.location, str(folder / "bare"))
+            own = folder / "published"
+            other = fill(own, rows, (own / "bucket").as_uri(), _COLD_SHARE, row_groups)
+            stack.enter_context(stack.enter_context(tiered.open(other)).serve("127.0.0.1:0"))
+            places = Places(str(path), str(folder), {}, server.location, str(folder / "bare"), own)
         else:
             endpoint = serve(stack)
             fill(folder, rows, "s3://bucket/p", 1.0, row_groups, endpoint)
             places = Places("s3://bucket/p", "s3a://bucket/parquet", {"endpointUrl": endpoint})
-            options |= connector() | {
+            options |= connector(Path(pyspark.__file__).parent) | {
                 "spark.hadoop.fs.s3a.bucket.bucket.endpoint": endpoint,
                 "spark.hadoop.fs.s3a.bucket.bucket.path.style.access": "true",
             }
@@ -370,7 +345,7 @@ def run(
             spark.dataSource.register(BareSource)
         if place == "s3":
             upload(folder, endpoint)
-        return measure(spark, places, rows, repeats, warm_seconds)
+        return measure(spark, places, rows, repeats, warm_seconds, wanted)
 
 
 def cells_of(row: dict[str, Any], names: Sequence[str]) -> list[str]:
@@ -387,14 +362,14 @@ def cells_of(row: dict[str, Any], names: Sequence[str]) -> list[str]:
             f"{item['speed']:.2f}{mark}",
             f"{item['fresh_speed']:.2f}",
         ]
-        if name != "table":
+        if name not in _WITHOUT_PYTHON:
             cells.append(f"{item['python']:.0%}, {item['mib']} MiB")
     return cells
 
 
 def _heads(name: str) -> list[str]:
     heads = [f"{_TITLES[name]}, s", "speed", "in a new session"]
-    return heads if name == "table" else [*heads, "Python"]
+    return heads if name in _WITHOUT_PYTHON else [*heads, "Python"]
 
 
 def page(found: dict[str, list[dict[str, Any]]], rows: int, repeats: int, warm_seconds: float) -> str:
@@ -413,7 +388,8 @@ def page(found: dict[str, list[dict[str, Any]]], rows: int, repeats: int, warm_s
         "most memory of its own that one of them held. Grouping and the sum are asked of `typed`; rows go to a sink that drops",
         "them. `in a new session` is the speed after one run of each query, while the JVM still compiles what it does; then",
         f"every way is asked every query for {warm_seconds:g} seconds. The bare source is the least that a source in Python can do: it",
-        "decompresses key and value, zstd as the Parquet files, and hands over batches that lay ready as Arrow.",
+        "decompresses key and value, zstd as the Parquet files, and hands over batches that lay ready as Arrow. `published` is the",
+        'fast table with `tail="publish"` of a store of its own, and its speed a share of `spark.read.parquet` of the same objects.',
         "",
     ]
     for place, items in found.items():
@@ -443,13 +419,18 @@ def main(arguments: list[str] | None = None) -> int:
         help="each query by each way, before it is timed",
     )
     parser.add_argument("--only", choices=PLACES, help="where the rows lie (default: each in turn)")
+    parser.add_argument(
+        "--ways", nargs="+", default=[], choices=_TITLES, help="beside Parquet (default: all)"
+    )
     parser.add_argument("--memory", default="3g", help="of Spark's JVM")
     parser.add_argument("--json", action="store_true", help="print all figures instead of a table")
     parser.add_argument("--write-docs", action="store_true", help="write docs/spark-benchmarks.md")
     parser.add_argument("--folder", type=Path, help="where files go (default: the system's)")
     options = parser.parse_args(arguments)
-    if options.write_docs and (options.only or options.row_groups != ROW_GROUPS):
-        parser.error("the page is written from all places, of the default: leave --only and --row-groups out")
+    if options.write_docs and (options.only or options.ways or options.row_groups != ROW_GROUPS):
+        parser.error(
+            "the page is written from all places, of the default: leave --only, --ways and --row-groups out"
+        )
     found = {}
     for place in [options.only] if options.only else PLACES:
         # A session keeps the JVM that it was begun with, and its JARs.
@@ -457,7 +438,9 @@ def main(arguments: list[str] | None = None) -> int:
             tempfile.TemporaryDirectory(prefix="tiered-bench-", dir=options.folder) as name,
             ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool,
         ):
-            given = options.rows, options.row_groups, options.repeats, options.warm, options.memory
+            given = (
+                options.rows, options.row_groups, options.repeats, options.warm, options.memory, options.ways,
+            )  # fmt: skip
             found[place] = pool.submit(run, place, *given, Path(name)).result()
     text = page(found, options.rows, options.repeats, options.warm)
     sys.stdout.write(json.dumps(found, indent=2) + "\n" if options.json else text)

@@ -45,3 +45,11 @@ def place(request: pytest.FixtureRequest) -> Place:
 def own(tmp_path: Path) -> Iterator[Place]:
     """A store that a test may change."""
     yield from build(tmp_path)
+
+
+@pytest.fixture
+def own_on_s3(s3_endpoint: str, tmp_path: Path) -> Iterator[Place]:
+    """A store that a test may change, with its bucket in S3."""
+    from tests.spark.stores import new_bucket
+
+    yield from build(tmp_path, new_bucket(s3_endpoint))

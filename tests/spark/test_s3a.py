@@ -28,19 +28,23 @@ _UNRESOLVED = (
 @pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.timeout(900)
-def test_the_fast_table_reads_s3_through_s3a(on_s3: Place) -> None:
+def test_the_fast_table_reads_s3_through_s3a(own_on_s3: Place) -> None:
     """The same rows as the source, objects by the JVM; no secret in a plan. By the bucket alone, nothing in Python."""
-    on_s3.store.flush()
+    own_on_s3.store.flush()
     environment = os.environ | {
         "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     }
-    command = [sys.executable, "-W", "ignore", str(PROGRAM), on_s3.bucket, on_s3.path]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=800, check=False)
+    command = [sys.executable, "-W", "ignore", str(PROGRAM), own_on_s3.bucket, own_on_s3.path]
+    with own_on_s3.store.serve("127.0.0.1:0"):
+        done = subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=800, check=False
+        )
     if done.returncode and any(text in done.stderr for text in _UNRESOLVED):
         pytest.skip("the connector's JARs cannot be resolved here")
     assert done.returncode == 0, done.stderr[-3000:]
     found = json.loads(done.stdout.splitlines()[-1])
     same = {"same": True, "s3a": True, "secret": False}
-    assert found[on_s3.bucket] == {"rows": 4000, "python": False, **same}
+    assert found["bucket"] == {"rows": 4000, "python": False, **same}
     # What is in no object was read by the call, and is held in files of the session.
-    assert found[on_s3.path] == {"rows": 8500, "python": False, **same}
+    assert found["store"] == {"rows": 8500, "python": False, **same}
+    assert found["published"] == {"rows": 8500, "python": False, **same}

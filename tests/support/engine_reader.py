@@ -15,7 +15,7 @@ from typing import Any
 class DuckDb:
     """DuckDB with its extension."""
 
-    def __init__(self, folder: Path, _out: Path) -> None:
+    def __init__(self, folder: Path, _out: Path, _options: dict[str, str]) -> None:
         import duckdb
 
         self._connection = duckdb.connect()
@@ -42,10 +42,10 @@ class DuckDb:
 class Spark:
     """Spark with Iceberg's runtime, in one session."""
 
-    def __init__(self, folder: Path, out: Path) -> None:
+    def __init__(self, folder: Path, out: Path, options: dict[str, str]) -> None:
         from pyspark.sql import SparkSession
 
-        options = {
+        options = options | {
             "spark.jars": ",".join(map(str, (folder / "jars").iterdir())),
             "spark.ui.enabled": "false",
             "spark.sql.shuffle.partitions": "1",
@@ -79,10 +79,10 @@ class Spark:
 
 def main() -> None:
     """Answer orders until there are no more."""
-    kind, folder, out = sys.argv[1:]
+    kind, folder, out, options = sys.argv[1:]
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what engines print is no answer
-    engine = {"duckdb": DuckDb, "spark": Spark}[kind](Path(folder), Path(out))
+    engine = {"duckdb": DuckDb, "spark": Spark}[kind](Path(folder), Path(out), json.loads(options))
     print("{}", file=answers, flush=True)
     for line in sys.stdin:
         order = json.loads(line)

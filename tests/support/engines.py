@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import tempfile
 import venv
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -56,14 +57,21 @@ class TableEngine:
     ----------
     kind
         One of `KINDS`. The test is skipped if it cannot be had.
+    options
+        What a session of Spark is told besides, made of the folder of its package.
     """
 
-    def __init__(self, kind: str) -> None:
+    def __init__(self, kind: str, options: Callable[[Path], Mapping[str, str]] = lambda _: {}) -> None:
         self.kind = kind
         folder = _environment(kind)
+        told = {
+            name: value
+            for spark in folder.glob("lib/python*/site-packages/pyspark")
+            for name, value in options(spark).items()
+        }
         self._out = Path(tempfile.mkdtemp(prefix="tiered-engine-"))
         self._process = subprocess.Popen(
-            [folder / "bin" / "python", _READER, kind, folder, self._out],
+            [folder / "bin" / "python", _READER, kind, folder, self._out, json.dumps(told)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=(self._out / "log").open("w"),
             cwd=self._out, text=True,
         )  # fmt: skip
