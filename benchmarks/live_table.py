@@ -100,12 +100,15 @@ def objects(folder: Path, count: int) -> list[str]:
         # Statistics of the columns are the same work for each object: they are measured on their own.
         with patch.object(data_files, "read_footer", lambda _store, _item: None):
             first = _Measured(counting)
+            before = _memory_mib("VmRSS")
+            Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
             sizes = [0]
             while True:
                 done = first.run(publish)
                 sizes.append(done.objects)
                 if done.whole:
                     break
+            peak = _memory_mib("VmHWM") - before
         with patch.object(data_files, "read_footer", _shared_footer()):
             later = _commits(counting, committer, live, publish)
             footer_ms = _footer_ms(counting, live, committer)
@@ -126,12 +129,18 @@ def objects(folder: Path, count: int) -> list[str]:
         f"| objects of its largest slice | {max(slices):,} | {SLICE_OBJECTS:,} and one page |",
         f"| requests of a slice besides the footers | {max(first.requests):,} | |",
         f"| CPU of a slice besides the footers | {statistics.median(first.cpu_ms) / 1000:.1f} s | |",
+        f"| memory of the first publication at its peak | {peak:.0f} MiB | |",
         (
             f"| `metadata.json` of {_COLUMNS} columns and 8 partitions after 10,000 commits, one a minute "
             f"| {_metadata_bytes(10_000) / 1024:.0f} KiB | 256 KiB |"
         ),
         "",
     ]
+
+
+def _memory_mib(name: str) -> float:
+    """Return a figure of this process's memory, as Linux names it."""
+    return int(Path("/proc/self/status").read_text().partition(f"{name}:")[2].split()[0]) / 1024
 
 
 def _commits(
