@@ -51,7 +51,7 @@ DOCS = Path(__file__).resolve().parent.parent / "docs" / "live-table-benchmarks.
 _DAY_SECONDS = 86_400.0
 _RECORDS = 1000
 _COLUMNS = 20
-_COMMITS = 20
+_COMMITS = 60
 WIDE = pa.schema([(f"c{number}", (pa.int64(), pa.string())[number % 2]) for number in range(_COLUMNS)])
 
 _INTRODUCTION = """\
