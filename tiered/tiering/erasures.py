@@ -242,6 +242,7 @@ class Erasures:
         log = self._traces.log.log(erasure)
         if log is not None and log.local().start_offset < end:
             self._local.ask_to_shorten(log, end)
+
     def _empty_caches(self) -> str:
         """Empty the caches of cold data: this process's, and all folders of this host. Return why that fails, or nothing."""
         root = self._context.tiers.locations.root
