@@ -74,7 +74,7 @@ def test_a_scan_that_is_held_gives_no_erased_record(
                     other.tier()
                     days(2)
                     other.sweep()
-                    serve_requests(topic.opened.writer(0))
+                    serve_requests(topic.opened.writer(0), store.context.commits.shorten_log)
                 other.tier()
         assert [x.state for x in store.erasures()] == ["done"]
         for number in (30, 31):
