@@ -33,11 +33,9 @@ from .store.local_store import LocalStore
 from .tiering.deletions import finish_deletions
 from .tiering.pass_loop import PassLoop
 from .warm.bucket_binding import BucketBinding, read_binding
-from .warm.catalog import Catalog
+from .warm.catalog import STORE_LOCK, Catalog
 from .warm.file_lock import FileLock
 from .warm.mount_check import check_local
-
-WRITER_LOCK = "writer.lock"
 
 
 def open_store(
@@ -142,7 +140,7 @@ def _open_local(
     if writable:
         # The lock comes before the id: two processes that create one store must agree on its id.
         catalog.make_root()
-        lock = FileLock.acquire(root / WRITER_LOCK, f"the store {root}", nameless=True)
+        lock = FileLock.acquire(root / STORE_LOCK, f"the store {root}", nameless=True)
     try:
         store_id = catalog.open_store(create=writable)
         if not read_only:

@@ -19,7 +19,7 @@ from tests.engine.stepping import PATIENCE_SECONDS, Scene, Stopped
 from tests.support.clock import Clock
 from tests.support.stores import values
 from tiered.warm.file_lock import FileLock
-from tiered.warm.partition_directory import LOCK_FILE
+from tiered.warm.partition_directory import PARTITION_LOCK
 
 MANY = 100
 
@@ -92,7 +92,7 @@ def test_a_close_waits_for_the_disk_alone(scene: Scene) -> None:
                     closing.result(0.02)  # or another process could meet the lock of the partition
             found = outcome(stopped)
             closing.result(PATIENCE_SECONDS)
-            lock = scene.path / "topics" / "a" / str(number) / LOCK_FILE
+            lock = scene.path / "topics" / "a" / str(number) / PARTITION_LOCK
             FileLock.acquire(lock, "the test").release()
             assert isinstance(found, tiered.Appended | tiered.StoreClosed)
             accepted += [b"%d" % number] * isinstance(found, tiered.Appended)

@@ -76,7 +76,7 @@ def partition_of(key: bytes, partitions: int) -> int:
 
 
 def check_record_size(size: int, limit: int) -> None:
-    """Raise `RecordTooLarge` for a record above the limit."""
+    """Raise `RecordTooLarge` for a record above the limit; `format.sizes` says what counts."""
     if size > limit:
         raise RecordTooLarge(
             f"a record of {size} bytes is over max_record_bytes ({limit}); nothing was appended"

@@ -1,6 +1,7 @@
 """The writer of one partition: a `PendingRows` in memory, an `ActiveSegment` on disk, a `BlockWriter` between them.
 
-Three locks, always taken in this order:
+A file lock in the partition's directory keeps other processes out. In this one there are three locks, always taken in this
+order:
 
 ``PartitionWriter._sync_lock``
     Held by the leader of a group commit.
@@ -30,7 +31,7 @@ from ..warm.file_lock import FileLock
 from ..warm.filesystem import FileSystem
 from ..warm.partition_directory import (
     FENCED_FILE,
-    LOCK_FILE,
+    PARTITION_LOCK,
     START_FILE,
     read_fence,
     read_start_offset,
@@ -125,7 +126,7 @@ class PartitionWriter(WriterFields):
         StoreLocked, Fenced, CorruptionError, UnsupportedFormat, DiskFull
         """
         label = partition_label(meta.name, partition)
-        lock = FileLock.acquire(directory / LOCK_FILE, label, wait_seconds=wait_seconds)
+        lock = FileLock.acquire(directory / PARTITION_LOCK, label, wait_seconds=wait_seconds)
         try:
             reason = read_fence(directory)
             if reason is not None:

@@ -2,7 +2,7 @@
 
 ======================  =====================================================================================
 ``/healthz``            200 while the process makes progress; else 503 and the problems that a restart may solve
-``/readyz``             200 while data can move; else 503 and the reasons
+``/readyz``             200 while data can move; else 503 and the reasons, those of ``/healthz`` among them
 ``/metrics``            Prometheus text
 ``/``, ``/state.json``  a page with the same figures, and the JSON document that it shows
 ``/iceberg/…``          a read-only REST catalog of the live tables; see `iceberg_catalog`

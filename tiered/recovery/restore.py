@@ -51,13 +51,14 @@ from ..format.segment_facts import ProducerState
 from ..format.timestamps import timestamp_us, to_datetime
 from ..format.topic_meta import TopicMeta
 from ..hot.recovery import first_header
-from ..opening import WRITER_LOCK, load_settings, open_store, plain_path
+from ..opening import load_settings, open_store, plain_path
 from ..settings.settings import Settings
 from ..store.interface.store import Store
 from ..warm.bucket_binding import COLD_FILE, BucketBinding, write_binding
 from ..warm.catalog import (
     RESTORING_FILE,
     STORE_FILE,
+    STORE_LOCK,
     TOPICS_DIRECTORY,
     TRANSACTIONS_CUTS,
     Catalog,
@@ -84,7 +85,7 @@ from .topics_at_time import TopicAt, revive_topic
 log = logging.getLogger("tiered.restore")
 
 # Files of an empty file system, and files that a restore makes before its mark.
-_NOTHING = {"lost+found", WRITER_LOCK, f".{RESTORING_FILE}.tmp"}
+_NOTHING = {"lost+found", STORE_LOCK, f".{RESTORING_FILE}.tmp"}
 _HALF_DONE = {RESTORING_FILE, COLD_FILE, f".{COLD_FILE}.tmp", TOPICS_DIRECTORY}
 
 
@@ -216,7 +217,7 @@ class _Restore:
 
     def run(self) -> None:
         self._catalog.make_root()
-        lock = FileLock.acquire(self._root / WRITER_LOCK, f"the store {self._root}")
+        lock = FileLock.acquire(self._root / STORE_LOCK, f"the store {self._root}")
         try:
             _check_empty(self._root)
             intent = self._begin(self._read_mark())

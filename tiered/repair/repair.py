@@ -29,10 +29,9 @@ from ..verify.partitions import VerifiedTiers, gather_evidence
 from ..verify.report import Item, Problem, Repair, VerifyReport
 from ..verify.segments import SegmentCheck
 from ..verify.verifier import verify_store
-from ..warm.catalog import TOPIC_FILE, TOPICS_DIRECTORY, Catalog
+from ..warm.catalog import STORE_LOCK, TOPIC_FILE, TOPICS_DIRECTORY, Catalog
 from ..warm.file_lock import FileLock
 from ..warm.filesystem import FileSystem, OsFileSystem
-from ..warm.partition_directory import LOCK_FILE
 from .bucket import rebuild_head, repair_page, upload_again
 from .documents import repair_bucket_document, repair_document
 from .log_salvage import salvage
@@ -106,7 +105,7 @@ def _locked(access: Tiers) -> Iterator[None]:
         if root is not None and root.is_dir():
             tiering = "tiering of the store"
             # With `PASSES_LOCK` a pass cannot continue between two actions.
-            for name, what in ((LOCK_FILE, "the store"), (PASSES_LOCK, tiering), (TIERING_LOCK, tiering)):
+            for name, what in ((STORE_LOCK, "the store"), (PASSES_LOCK, tiering), (TIERING_LOCK, tiering)):
                 locks.callback(FileLock.acquire(root / name, f"{what} {root}").release)
         yield
 

@@ -134,10 +134,10 @@ class Commits:
             held = self._hold(group, holds)
             group = [commit for commit in group if commit.error is None]
             placing = Placing(group, held)
-            decided = False
+            is_appended = False
             try:
                 verdicts, end = self.log.decide([commit.decision for commit in group], placing.place)
-                decided = True
+                is_appended = True
                 for commit, verdict in zip(group, verdicts, strict=True):
                     commit.log_end = end
                     if isinstance(verdict, TieredError):
@@ -150,7 +150,7 @@ class Commits:
                 if (
                     isinstance(error, TieredError)
                     and not isinstance(error, PartitionPoisoned)
-                    and not decided
+                    and not is_appended
                 ):
                     for commit in group:
                         commit.error = copy_error(error)
@@ -220,6 +220,7 @@ class Commits:
         running = {place: self._syncs.submit(partition.sync) for place, partition in behind.items()}
         try:
             self.log.sync_written(end)
+            # From here on the transactions are committed.
         finally:
             failed: dict[Place, TieredError] = {}
             for place, future in running.items():

@@ -26,6 +26,8 @@ from .rights import apply_root_rights
 
 _CHANGE_SECONDS_MAX = 30.0
 STORE_FILE = "store.json"
+STORE_LOCK = "writer.lock"
+"""Held by the one process that writes a store, in the store's directory."""
 RESTORING_FILE = "restoring.json"
 TOPIC_FILE = "topic.json"
 TOPICS_DIRECTORY = "topics"

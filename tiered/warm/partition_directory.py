@@ -23,7 +23,7 @@ START_FILE = "start.json"
 FENCED_FILE = "fenced.json"
 LINEAGE_FILE = "lineage.json"
 SWEEP_FILE = "sweep.json"
-LOCK_FILE = "writer.lock"
+PARTITION_LOCK = "writer.lock"
 
 
 class SegmentName(NamedTuple):

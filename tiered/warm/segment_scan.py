@@ -103,7 +103,7 @@ class BlockScan:
 def scan_blocks(
     data: ByteSource, segment: SegmentHeader, *, where: str, after: BlockScan | None = None
 ) -> BlockScan:
-    """Scan and verify `data`, the whole file.
+    """Scan and verify `data`, the whole file; the result ends at the last whole block.
 
     Parameters
     ----------

@@ -1,4 +1,7 @@
-"""The sweep: it deletes the objects that no manifest names, and is the only code that deletes in a bucket.
+"""The sweep: it deletes the objects that no manifest names, and is the only code that deletes data objects and pages.
+
+Others delete what they have made themselves (leases, values of erasures, files of the live table, the objects of a probe), and
+old versions of objects that the sweep has deleted (`tiering.erase_traces`).
 
 A run over one partition, by the holder of its claimed epoch (promise P7)::
 

@@ -1,4 +1,4 @@
-"""The positions of a consumer in this process, in logs that a restore may take back."""
+"""The positions of a consumer in this process: a log that was restored below one is told apart by its lineage."""
 
 from __future__ import annotations
 
