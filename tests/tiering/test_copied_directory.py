@@ -20,6 +20,7 @@ from tiered.engine.host import Host
 from tiered.errors import ColdStorageError, Fenced
 from tiered.format.codec import Codec
 from tiered.policies.actions import EvictLocal
+from tiered.policies.policy import OffloadRule
 from tiered.reader.same_log import Likeness, SameLog
 from tiered.survey import plan_facts
 from tiered.tiering import publish_actions
@@ -359,7 +360,7 @@ def test_an_object_of_several_segments_is_asked_for_the_hash_of_each(tmp_path: P
         committer = committer_of(both.a, topic.opened.meta, 0)
         entries = committer.partition.entries(committer.last_head())
         assert len(entries) == 2
-        assert rewrite(committer, entries, topic.opened.meta.schema)
+        assert rewrite(committer, entries, topic.opened.meta, OffloadRule())
         with pytest.raises(Fenced, match="another copy"):
             evicted(both.b)
         assert len(local_segments(tmp_path / "b", "t")) == 2

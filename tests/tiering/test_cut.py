@@ -37,7 +37,9 @@ from tiered.cold.upkeep.rebuild import plan_rebuild
 from tiered.engine.host import Host
 from tiered.errors import ColdStorageError
 from tiered.monitor.explain import explain_topic
+from tiered.policies.policy import OffloadRule
 from tiered.repair.repair import repair_store
+from tiered.tiering.rewriter import rewrite
 
 CUT = {"cut": {"deleted": 0.25}, "merge": "off"}
 
@@ -247,8 +249,6 @@ def test_the_start_offset_may_move_while_a_cut_runs(
         committer.commit = late
         return rewrite(committer, *inputs, **options)
 
-    from tiered.tiering.rewriter import rewrite
-
     with monkeypatch.context() as patch:
         patch.setattr("tiered.tiering.object_actions.rewrite", slow)
         tier(store, clock, 0)
@@ -294,15 +294,13 @@ def test_a_committer_that_knows_of_no_deletion_refuses_a_cut(
 ) -> None:
     """The start offset that counts is the manifest's at the time of the commit."""
     from tests.support.stores import committer_of
-    from tiered.tiering.rewriter import rewrite
 
     topic = fill(store)
     offload_all(store, clock)
     entries = entries_of(url)
     with pytest.raises(ColdStorageError, match="cover only a part"):
-        rewrite(
-            committer_of(store, topic.opened.meta, 0), entries[:1], topic.opened.meta.schema, start_offset=20
-        )  # fmt: skip
+        meta = topic.opened.meta
+        rewrite(committer_of(store, meta, 0), entries[:1], meta, OffloadRule(), start_offset=20)
     assert entries_of(url) == entries
 
 

@@ -34,6 +34,7 @@ from tiered.cold.upkeep.rewrite import rewrite_objects
 from tiered.engine.host import Host
 from tiered.errors import ColdStorageError
 from tiered.format.manifest import Head
+from tiered.policies.policy import OffloadRule
 from tiered.repair.repair import repair_store
 from tiered.tiering.rewriter import rewrite as merge_and_publish
 
@@ -325,7 +326,7 @@ def test_pages_are_merged_over_and_made_again_although_an_unpublished_merge_reac
     before, small = bits(topic.scan()), entries_of(url)
     committer = committer_of(store, topic.opened.meta, 0)
     assert len(head_of(url).pages) > 4
-    merge_and_publish(committer, small[3:9], topic.opened.meta.schema)
+    merge_and_publish(committer, small[3:9], topic.opened.meta, OffloadRule())
     entries = entries_of(url)
     assert [entry.base_offset // 50 for entry in entries] == [0, 1, 2, 3, *range(9, 2 * PARTS)]
     head = head_of(url)

@@ -29,7 +29,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from ..cold.manifest.commit import Committer
-from ..cold.parquet.key_filter_writer import KeyFilter
 from ..cold.upkeep.superseded import SupersededRecords, is_older_one_left
 from ..engine.context import StoreContext
 from ..engine.open_topics import OpenTopics
@@ -137,10 +136,8 @@ class CompactActions:
         rule = self._context.settings.policy_for(handle.meta.name).offload
         self._local.remove_copies(handle, entry, "its records are compacted")
         size = rewrite(
-            committer, [entry], handle.meta.schemas[entry.schema_id], rule.row_group_bytes,
-            key_filter=KeyFilter.of(handle.meta, rule.key_filter),
-            row_filter=remaining, compacted_offset=state.target_offset,
-            compacted_us=self._context.clock(), also=_marked(state),
+            committer, [entry], handle.meta, rule, row_filter=remaining,
+            compacted_offset=state.target_offset, compacted_us=self._context.clock(), also=_marked(state),
         )  # fmt: skip
         if not size:
             raise ColdStorageError(f"the manifest does not name {entry.name} any more; the next pass goes on")

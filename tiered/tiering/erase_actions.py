@@ -26,7 +26,6 @@ from ..cold.fetch.object_reader import read_object
 from ..cold.manifest.commit import Committer
 from ..cold.manifest.erasures import exchange_ledger
 from ..cold.manifest.store_documents import StoreDocuments
-from ..cold.parquet.key_filter_writer import KeyFilter
 from ..engine.context import StoreContext
 from ..engine.open_topics import OpenTopics
 from ..errors import ColdStorageError, CorruptionError, ObjectNotFound
@@ -125,10 +124,8 @@ class EraseActions:
         keep = RowFilter(tuple(item.others() for item in hits))
         try:
             size = rewrite(
-                committer, [entry], schema, rule.row_group_bytes,
-                key_filter=KeyFilter.of(handle.meta, rule.key_filter),
-                row_filter=keep, also=self._marked(handle, checked),
-            )  # fmt: skip
+                committer, [entry], handle.meta, rule, row_filter=keep, also=self._marked(handle, checked)
+            )
         except (CorruptionError, ObjectNotFound) as error:
             self._scrub(handle).record_damage(entry, error)
             raise

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 from ..cold.manifest.keys import PartitionKeys
 from ..cold.manifest.partition_manifest import PartitionManifest
-from ..cold.parquet.key_filter_writer import KeyFilter
 from ..cold.upkeep.whole_object import verified_chunks
 from ..engine.context import StoreContext
 from ..engine.open_topics import OpenTopics
@@ -39,10 +38,7 @@ class ObjectActions:
             return 0
         rule = self._context.settings.policy_for(action.topic).offload
         try:
-            return rewrite(
-                committer, entries, handle.meta.schemas[entries[0].schema_id], rule.row_group_bytes,
-                key_filter=KeyFilter.of(handle.meta, rule.key_filter), start_offset=action.base_offset,
-            )  # fmt: skip
+            return rewrite(committer, entries, handle.meta, rule, start_offset=action.base_offset)
         except (CorruptionError, ObjectNotFound) as error:
             for entry in entries:
                 if entry.name in str(error):

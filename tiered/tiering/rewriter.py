@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import pyarrow as pa
-
 from ..cold.manifest.commit import Committer
 from ..cold.object_store.protocol import ObjectStore
 from ..cold.parquet.key_filter_writer import KeyFilter
-from ..cold.parquet.writer import ROW_GROUP_BYTES
 from ..cold.upkeep.rewrite import rewrite_objects
 from ..cold.upkeep.whole_object import copy_object
 from ..format.manifest import Head, ObjectEntry
 from ..format.manifest_changes import add_objects
 from ..format.row_filter import ALL_ROWS, RowFilter
+from ..format.topic_meta import TopicMeta
 from ..policies.actions import Rewrite
+from ..policies.policy import OffloadRule
 
 
 def unchanged(head: Head) -> Head:
@@ -42,10 +41,9 @@ def inputs_of(committer: Committer, action: Rewrite) -> list[ObjectEntry]:
 def rewrite(
     committer: Committer,
     entries: Sequence[ObjectEntry],
-    schema: pa.Schema,
-    row_group_bytes: int = ROW_GROUP_BYTES,
+    meta: TopicMeta,
+    rule: OffloadRule,
     *,
-    key_filter: KeyFilter | None = None,
     start_offset: int = 0,
     row_filter: RowFilter = ALL_ROWS,
     compacted_offset: int = 0,
@@ -58,9 +56,11 @@ def rewrite(
 
     Parameters
     ----------
-    schema
-        The topic's columns under the schema id of the entries.
-    key_filter, row_filter, compacted_offset, compacted_us
+    entries
+        Of one schema id.
+    rule
+        Has the size of the new object's row groups, and whether it gets filters of keys.
+    row_filter, compacted_offset, compacted_us
         As in `rewrite_objects`.
     also
         A change of the head in the same commit.
@@ -76,8 +76,8 @@ def rewrite(
         entries,
         max(start_offset, entries[0].base_offset),
         lambda name: rewrite_objects(
-            committer.partition, entries, schema, name, row_group_bytes,
-            key_filter=key_filter, start_offset=start_offset,
+            committer.partition, entries, meta.schemas[entries[0].schema_id], name, rule.row_group_bytes,
+            key_filter=KeyFilter.of(meta, rule.key_filter), start_offset=start_offset,
             row_filter=row_filter, compacted_offset=compacted_offset,
             compacted_us=compacted_us,
         ),
