@@ -10,7 +10,7 @@ from ..policies.facts import PartitionFacts
 from ..policies.forecast.explain import Explanation, explain
 from ..policies.rules.case import floor_bytes
 from ..survey.tier_extent import hot_extent
-from .watched import Watched
+from .watched_store import WatchedStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class TopicExplanation:
         }
 
 
-def explain_topic(watched: Watched, topic: str, partition: int | None = None) -> TopicExplanation:
+def explain_topic(watched: WatchedStore, topic: str, partition: int | None = None) -> TopicExplanation:
     """Explain a topic of an open local store, or one partition of it; change nothing.
 
     Raises
@@ -87,7 +87,7 @@ def explain_topic(watched: Watched, topic: str, partition: int | None = None) ->
     )
 
 
-def _with_memory(watched: Watched, item: Explanation) -> Explanation:
+def _with_memory(watched: WatchedStore, item: Explanation) -> Explanation:
     """Add the tier ``hot`` to the records that a writer in this process has in memory."""
     hot = hot_extent(watched.topics.writer(item.topic, item.partition), item.end_offset)
     if hot is None:

@@ -17,7 +17,7 @@ from ..survey.local_segments import LocalFile, append_time_us, open_file
 from ..survey.partition_survey import PartitionSurvey
 from ..survey.scrub_state import Damage
 from ..survey.tier_extent import TierExtent
-from .watched import Watched
+from .watched_store import WatchedStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class PartitionFigures:
         return _sum(extent.bytes for extent in self.extents if extent.tier == tier)
 
 
-def store_figures(watched: Watched) -> list[PartitionFigures]:
+def store_figures(watched: WatchedStore) -> list[PartitionFigures]:
     """Return the figures of every partition of an open store; an error becomes the problem of its partition."""
     rows: list[PartitionFigures] = []
 
@@ -79,7 +79,7 @@ def store_figures(watched: Watched) -> list[PartitionFigures]:
     return rows
 
 
-def partition_figures(watched: Watched, survey: PartitionSurvey) -> PartitionFigures:
+def partition_figures(watched: WatchedStore, survey: PartitionSurvey) -> PartitionFigures:
     """Return the figures of a surveyed partition; an error becomes its problem."""
     try:
         error = survey.disk_error or survey.bucket_error
@@ -94,7 +94,7 @@ def _unknown(topic: str, partition: int, error: Exception) -> PartitionFigures:
     return PartitionFigures(topic, partition, problem=f"{type(error).__name__}: {error}")
 
 
-def _figures(watched: Watched, survey: PartitionSurvey) -> PartitionFigures:
+def _figures(watched: WatchedStore, survey: PartitionSurvey) -> PartitionFigures:
     files, head, topic = survey.files, survey.head, survey.meta.name
     first = files[0].base_offset if files and head is None else 0
     published = _published_offset(watched, survey)
@@ -121,7 +121,7 @@ def _figures(watched: Watched, survey: PartitionSurvey) -> PartitionFigures:
     )
 
 
-def _published_offset(watched: Watched, survey: PartitionSurvey) -> int | None:
+def _published_offset(watched: WatchedStore, survey: PartitionSurvey) -> int | None:
     """Return the end of the published records; None if this process does not know it."""
     passes = watched.passes
     # A full pass has read the head of every partition; if there is none now, nothing was published.
@@ -131,7 +131,7 @@ def _published_offset(watched: Watched, survey: PartitionSurvey) -> int | None:
     return survey.known_end
 
 
-def _dirty_offsets(watched: Watched, survey: PartitionSurvey) -> int | None:
+def _dirty_offsets(watched: WatchedStore, survey: PartitionSurvey) -> int | None:
     meta, head = survey.meta, survey.head
     rule = watched.context.settings.policy_for(meta.name).compact_keys
     if rule.after is None or meta.key_column is None or head is None:
@@ -140,14 +140,14 @@ def _dirty_offsets(watched: Watched, survey: PartitionSurvey) -> int | None:
     return head.end_offset - max(clean, head.start_offset)
 
 
-def _offloads(watched: Watched, survey: PartitionSurvey) -> bool:
+def _offloads(watched: WatchedStore, survey: PartitionSurvey) -> bool:
     policy = watched.context.settings.policy_for(survey.meta.name)
     return (
         survey.directory is not None and watched.context.tiers.has_cold and policy.offload.after is not None
     )
 
 
-def _lag(watched: Watched, survey: PartitionSurvey, cursor: int, end_offset: int) -> Lag:
+def _lag(watched: WatchedStore, survey: PartitionSurvey, cursor: int, end_offset: int) -> Lag:
     meta, partition, directory = survey.meta, survey.partition, survey.directory
     behind = files_behind(survey.files, cursor)
     if not behind or directory is None:

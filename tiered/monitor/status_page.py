@@ -20,7 +20,7 @@ from ..survey.plan_facts import partition_facts
 from ..tiering.pass_loop import PassLoop
 from ..version import VERSION
 from .figures import PartitionFigures, store_figures
-from .watched import Watched
+from .watched_store import WatchedStore
 
 TIERS = ("hot", "warm", "cold")
 _DAMAGED_MAX = 5
@@ -31,7 +31,7 @@ def page() -> bytes:
     return files(__package__).joinpath("static", "status.html").read_bytes()
 
 
-def page_state(watched: Watched) -> dict[str, Any]:
+def page_state(watched: WatchedStore) -> dict[str, Any]:
     """Return the content of the page as plain JSON values; times are microseconds since the epoch.
 
     The call sends no request to the bucket; see `store_figures`.
@@ -62,7 +62,7 @@ def page_state(watched: Watched) -> dict[str, Any]:
     }
 
 
-def _disk(watched: Watched) -> dict[str, int] | None:
+def _disk(watched: WatchedStore) -> dict[str, int] | None:
     root = watched.context.tiers.locations.root
     try:
         disk = shutil.disk_usage(root) if root is not None else None
@@ -83,7 +83,9 @@ def _lag(figures: list[PartitionFigures], now_us: int) -> dict[str, Any]:
     }
 
 
-def _consumers(watched: Watched, figures: list[PartitionFigures], now_us: int) -> list[dict[str, Any]] | None:
+def _consumers(
+    watched: WatchedStore, figures: list[PartitionFigures], now_us: int
+) -> list[dict[str, Any]] | None:
     """Return the consumers with unread records, the most behind first; None if the positions cannot be read."""
     try:
         lags = watched.consumer_lags.measure(figures)
@@ -143,7 +145,7 @@ def _partition(item: PartitionFigures, step: Step | None, now_us: int) -> dict[s
     }
 
 
-def _next_steps(watched: Watched, figures: list[PartitionFigures]) -> dict[tuple[str, int], Step]:
+def _next_steps(watched: WatchedStore, figures: list[PartitionFigures]) -> dict[tuple[str, int], Step]:
     """Return the next action of each partition that is neither paused nor fenced."""
     context = watched.context
     root, has_cold = context.tiers.locations.root, context.tiers.has_cold

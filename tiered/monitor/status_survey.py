@@ -21,10 +21,10 @@ from ..warm.catalog import deletions
 from .consumer_lag import ConsumerLag
 from .figures import PartitionFigures, partition_figures
 from .status import PartitionStatus, StoreStatus, TierHoldings
-from .watched import Watched
+from .watched_store import WatchedStore
 
 
-def store_status(watched: Watched) -> StoreStatus:
+def store_status(watched: WatchedStore) -> StoreStatus:
     """Return the status of a store; an error becomes the problem of its partition."""
     context = watched.context
     root = context.tiers.locations.root
@@ -67,7 +67,7 @@ def store_status(watched: Watched) -> StoreStatus:
     )
 
 
-def _erasures(watched: Watched) -> Iterator[str]:
+def _erasures(watched: WatchedStore) -> Iterator[str]:
     ledger = watched.context.erasures
     try:
         known = () if ledger is None else ledger.read()
@@ -84,14 +84,14 @@ def _erasures(watched: Watched) -> Iterator[str]:
             )
 
 
-def _waiting(watched: Watched, partitions: list[PartitionFacts]) -> tuple[str, ...]:
+def _waiting(watched: WatchedStore, partitions: list[PartitionFacts]) -> tuple[str, ...]:
     store = watched.survey.store_facts(partitions, watched.context.clock())
     policy_for = watched.context.settings.policy_for
     cases = [PartitionCase.of(item, policy_for(item.topic), store, store.now_us) for item in store.partitions]
     return tuple(text for case in cases if (text := waiting(case)) is not None)
 
 
-def _by_files(watched: Watched, survey: PartitionSurvey) -> PartitionSurvey:
+def _by_files(watched: WatchedStore, survey: PartitionSurvey) -> PartitionSurvey:
     """Return the survey with its segments as files: a store may have more of them than a process can hold open.
 
     A damaged segment or a bucket that does not answer leaves the lag of consumers known.
@@ -102,14 +102,14 @@ def _by_files(watched: Watched, survey: PartitionSurvey) -> PartitionSurvey:
     return replace(survey, files=files, local=replace(survey.local, segments=()), bucket_error=None)
 
 
-def _consumers(watched: Watched, figures: list[PartitionFigures]) -> tuple[ConsumerLag, ...] | None:
+def _consumers(watched: WatchedStore, figures: list[PartitionFigures]) -> tuple[ConsumerLag, ...] | None:
     try:
         return tuple(item for item in watched.consumer_lags.measure(figures) if item.records)
     except (TieredError, OSError):
         return None
 
 
-def _pace(watched: Watched, partitions: list[PartitionFacts]) -> TailPace | None:
+def _pace(watched: WatchedStore, partitions: list[PartitionFacts]) -> TailPace | None:
     settings = watched.context.settings
     return tail_pace(
         partitions,
@@ -120,7 +120,9 @@ def _pace(watched: Watched, partitions: list[PartitionFacts]) -> TailPace | None
     )
 
 
-def _partition_status(watched: Watched, survey: PartitionSurvey, facts: PartitionFacts) -> PartitionStatus:
+def _partition_status(
+    watched: WatchedStore, survey: PartitionSurvey, facts: PartitionFacts
+) -> PartitionStatus:
     published, hot = survey.published or NOTHING_PUBLISHED, survey.hot
     live = facts.live_segments()
     knows_bucket = watched.context.tiers.has_cold and survey.published is not None
@@ -183,7 +185,7 @@ def _missing(local: LocalSegments, cursor: int) -> str:
     return ""
 
 
-def _lost(watched: Watched, survey: PartitionSurvey) -> str:
+def _lost(watched: WatchedStore, survey: PartitionSurvey) -> str:
     """Return the error of a lost manifest; or empty."""
     try:
         watched.survey.check_not_lost(survey)

@@ -8,10 +8,10 @@ from .http import Views, Web, read_token
 from .iceberg_catalog import IcebergCatalog
 from .metrics import exposition, registry_for
 from .status_page import page, page_state
-from .watched import Watched
+from .watched_store import WatchedStore
 
 
-def listen(watched: Watched, setting: str, address: str | None) -> Web | None:
+def listen(watched: WatchedStore, setting: str, address: str | None) -> Web | None:
     """Serve the views of an open store and of its passes; return None if no address is set.
 
     Raises

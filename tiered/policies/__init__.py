@@ -4,5 +4,5 @@
 ``executor`` calls the handler of each action, and `tiering` has the handlers.
 
 Other packages import `actions`, `cost`, `executor`, `facts`, `forecast`, `outlook`, `plan`, `policy`,
-`replan`, `rules`, `running`, `tail_joining`, `tail_pace` and `turns`.
+`replan`, `rules`, `running_actions`, `tail_joining`, `tail_pace` and `turns`.
 """

@@ -14,7 +14,7 @@ from typing import Any
 from ..errors import Fenced, StoreLocked, TieredError
 from .actions import Action
 from .plan import Plan
-from .running import Running
+from .running_actions import RunningActions
 
 log = logging.getLogger("tiered.policies.executor")
 
@@ -176,7 +176,7 @@ class Executor:
         skip_reason: Callable[[Action], str] = lambda _: "",
         is_gone: Callable[[Action], bool] = lambda _: False,
         turn: Callable[[], AbstractContextManager[object]] = nullcontext,
-        running: Running | None = None,
+        running: RunningActions | None = None,
         observe: Callable[[Outcome], None] = lambda _: None,
     ) -> None:
         if concurrency < 1:
@@ -188,7 +188,7 @@ class Executor:
         self._skip_reason = skip_reason
         self._is_gone = is_gone
         self._turn = turn
-        self._running = running or Running()
+        self._running = running or RunningActions()
         self._observe = observe
 
     def execute(self, plan: Plan) -> TierReport:

@@ -41,7 +41,7 @@ from ..monitor.metrics import registry_for
 from ..monitor.status import StoreStatus
 from ..monitor.status_survey import store_status
 from ..monitor.table_lag import TableLags
-from ..monitor.watched import Watched
+from ..monitor.watched_store import WatchedStore
 from ..policies.executor import TierReport
 from ..policies.plan import Plan
 from ..reader.tiers import Tiers
@@ -143,10 +143,10 @@ class LocalStore(Store):
         self.context.settings = settings
         Throttle.change_limits(*limits)
 
-    def watched(self, passes: PassLoop | None = None) -> Watched:
+    def watched(self, passes: PassLoop | None = None) -> WatchedStore:
         """Return the parts for the operator's views; `passes` is the caller's pass loop if the store runs none."""
         tierer = self.tierer
-        return Watched(
+        return WatchedStore(
             self.context,
             self.open_topics,
             tierer.survey,

@@ -29,7 +29,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from ..cold.manifest.commit import Committer
-from ..cold.upkeep.superseded import SupersededRecords, is_older_one_left
+from ..cold.upkeep.superseded_records import SupersededRecords, is_older_one_left
 from ..engine.context import StoreContext
 from ..engine.open_topics import OpenTopics
 from ..errors import ColdStorageError, CorruptionError, ObjectNotFound

@@ -12,7 +12,7 @@ from ..engine.writers import is_gone
 from ..errors import RestoreUnderWay
 from ..policies.actions import Action
 from ..policies.executor import Executor, Handler, Outcome
-from ..policies.running import Running
+from ..policies.running_actions import RunningActions
 from .claims import Claims
 from .pauses import Pauses
 from .tiering_locks import TieringLocks
@@ -46,7 +46,7 @@ class PassExecutors:
         self._pauses = pauses
         self._locks = locks
         self.handlers = handlers
-        self.running = Running()
+        self.running = RunningActions()
         self.observe: Callable[[Outcome], None] = lambda _: None
 
     def executor(self, should_stop: Callable[[], bool]) -> Executor:

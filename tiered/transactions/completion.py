@@ -16,12 +16,12 @@ from ..format.schema import TRANSACTIONS_TOPIC
 from ..format.topic_meta import TopicMeta
 from ..hot.held_partition import HeldPartition
 from ..hot.partition_writer import PartitionWriter
-from .decided import Decided
 from .log_records import LostRecord
 from .parts import TRANSACTIONS_PRODUCER, Part, part_batches
 from .placing import last_rows, numbers_of
 from .staged_appends import append_staged
 from .transaction_log import TransactionLog
+from .transaction_table import Decided
 
 _log = logging.getLogger("tiered.topic")
 

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from .batches import BatchTable
-from .decided import DecidedTable
 from .outcomes import Outcomes
 from .parts import parts_in
 from .positions import BATCH, BATCHES, BEGIN, OUTCOMES, ROWS, TRANSACTION, PositionTable, record
 from .staged_rows import StagedTable
+from .transaction_table import TransactionTable
 
 
 class LogTables:
@@ -29,7 +29,7 @@ class LogTables:
 
     def __init__(self, start: int = 0) -> None:
         self.positions = PositionTable()
-        self.decided = DecidedTable()
+        self.decided = TransactionTable()
         self.outcomes = Outcomes(start)
         self.staged = StagedTable()
         self.batches = BatchTable()

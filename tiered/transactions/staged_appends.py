@@ -12,11 +12,11 @@ from ..errors import CorruptionError
 from ..format.block_rows import encode_blocks
 from ..format.topic_meta import TopicMeta
 from ..hot.held_partition import HeldPartition
-from .decided import Decided
 from .log_records import LostRecord
 from .parts import Part, part_batches
 from .placing import numbers_of
 from .staged_log import StagedLog
+from .transaction_table import Decided
 
 
 def append_staged(

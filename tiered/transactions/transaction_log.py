@@ -19,7 +19,6 @@ from ..engine.read import offset_ranges, refresh
 from ..errors import ConfigError, Fenced, OffsetOutOfRange, ServerUnavailable
 from ..format.topic_meta import TopicMeta
 from ..warm.catalog import TransactionsCut
-from .decided import Decided
 from .decision import Decision, Moves, Placed, Verdict, fenced, moved_positions
 from .log_records import data_at, read_records
 from .log_renewal import LogRenewal
@@ -41,6 +40,7 @@ from .positions import (
 )
 from .staged_log import StagedLog
 from .staged_rows import Batch
+from .transaction_table import Decided
 
 
 class LogPoint(NamedTuple):

@@ -8,12 +8,12 @@ from typing import Any
 
 from ...base.histogram import Distribution
 from ...errors import ConfigError
-from ..watched import Watched
+from ..watched_store import WatchedStore
 from .catalogue import COUNTER, HISTOGRAM, METRICS, Metric
 from .samples import Sample, samples
 
 
-def registry_for(watched: Watched) -> Any:
+def registry_for(watched: WatchedStore) -> Any:
     """Return a ``prometheus_client.CollectorRegistry`` with the metrics of an open store.
 
     The values are collected at each scrape, from the counters of this process and from the local disk. A scrape costs
@@ -51,7 +51,7 @@ def exposition(registry: Any) -> tuple[bytes, str]:
 class _Collector:
     """Makes a family of each metric that has values; the library calls it at each scrape."""
 
-    def __init__(self, watched: Watched) -> None:
+    def __init__(self, watched: WatchedStore) -> None:
         self._watched = watched
 
     def describe(self) -> list[Any]:

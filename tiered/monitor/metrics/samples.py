@@ -13,7 +13,7 @@ from ...policies.cost import S3_PRICES, S3_STANDARD, Requests, estimate
 from ...tiering.pass_loop import PassLoop
 from ...version import VERSION
 from ..figures import PartitionFigures, store_figures
-from ..watched import Watched
+from ..watched_store import WatchedStore
 
 TIERS = ("hot", "warm", "cold")
 _GIB = 1 << 30
@@ -28,7 +28,7 @@ class Sample:
     labels: tuple[str, ...] = ()
 
 
-def samples(watched: Watched) -> Iterator[Sample]:
+def samples(watched: WatchedStore) -> Iterator[Sample]:
     """Yield all known values; for a store that was closed meanwhile, only the counters."""
     try:
         partitions = store_figures(watched)
@@ -86,7 +86,7 @@ def _topic(topic: str, partitions: list[PartitionFigures], now_us: int) -> Itera
     yield Sample("tiered_scrub_last_completed_timestamp_seconds", scrubbed_us / 1e6, (topic,))
 
 
-def _consumers(watched: Watched, partitions: list[PartitionFigures], now_us: int) -> Iterator[Sample]:
+def _consumers(watched: WatchedStore, partitions: list[PartitionFigures], now_us: int) -> Iterator[Sample]:
     try:
         lags = watched.consumer_lags.measure(partitions)
     except (TieredError, OSError):
@@ -101,7 +101,7 @@ def _consumers(watched: Watched, partitions: list[PartitionFigures], now_us: int
             yield Sample("tiered_consumer_lag_seconds", seconds, labels)
 
 
-def _erasures(watched: Watched, now_us: int) -> Iterator[Sample]:
+def _erasures(watched: WatchedStore, now_us: int) -> Iterator[Sample]:
     ledger = watched.context.erasures
     try:
         known = () if ledger is None else ledger.read()
@@ -113,7 +113,7 @@ def _erasures(watched: Watched, now_us: int) -> Iterator[Sample]:
     yield Sample("tiered_erasure_deadline_seconds", seconds)
 
 
-def _tables(watched: Watched, partitions: list[PartitionFigures], now_us: int) -> Iterator[Sample]:
+def _tables(watched: WatchedStore, partitions: list[PartitionFigures], now_us: int) -> Iterator[Sample]:
     for item in watched.table_lags.measure(partitions, ask_bucket=False):
         yield Sample("tiered_table_failing", bool(item.problem), (item.topic,))
         yield Sample("tiered_table_kept_objects", item.kept_objects, (item.topic,))
@@ -124,7 +124,7 @@ def _tables(watched: Watched, partitions: list[PartitionFigures], now_us: int) -
                 yield Sample("tiered_table_lag_seconds", seconds, (item.topic,))
 
 
-def _disk(watched: Watched) -> Iterator[Sample]:
+def _disk(watched: WatchedStore) -> Iterator[Sample]:
     root = watched.context.tiers.locations.root
     if root is not None:
         try:
@@ -135,7 +135,7 @@ def _disk(watched: Watched) -> Iterator[Sample]:
         yield Sample("tiered_disk_size_bytes", disk.total)
 
 
-def _writing(watched: Watched) -> Iterator[Sample]:
+def _writing(watched: WatchedStore) -> Iterator[Sample]:
     counters = watched.context.write_counters
     for topic, partition, counts in counters.partitions():
         yield Sample("tiered_appended_records_total", counts.records, (topic, str(partition)))
@@ -144,7 +144,7 @@ def _writing(watched: Watched) -> Iterator[Sample]:
     yield Sample("tiered_fsync_seconds", counters.syncs.distribution)
 
 
-def _reading(watched: Watched) -> Iterator[Sample]:
+def _reading(watched: WatchedStore) -> Iterator[Sample]:
     counts = watched.context.tiers.fetch_counters.counts
     for tier, splits in counts.splits.items():
         yield Sample("tiered_read_splits_total", splits, (tier,))
@@ -157,7 +157,7 @@ def _reading(watched: Watched) -> Iterator[Sample]:
     yield Sample("tiered_cache_damaged_total", counts.damaged)
 
 
-def _bucket(watched: Watched, partitions: Iterable[PartitionFigures]) -> Iterator[Sample]:
+def _bucket(watched: WatchedStore, partitions: Iterable[PartitionFigures]) -> Iterator[Sample]:
     if not watched.context.tiers.has_cold:
         return
     counts = watched.context.tiers.bucket_counts

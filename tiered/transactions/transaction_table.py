@@ -1,4 +1,4 @@
-"""`DecidedTable`: the decided transactions that may not be durable in all their partitions, and the sessions of names."""
+"""`TransactionTable`: the decided transactions that may not be durable in all their partitions, and the sessions of names."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Decided(NamedTuple):
     records: tuple[int, ...] = ()
 
 
-class DecidedTable:
+class TransactionTable:
     """What the transaction log says of transactions after all records so far. The caller guards it.
 
     Attributes

@@ -1,4 +1,4 @@
-"""`Watched`: the parts of an open store that status, figures, explanations, metrics and the page need."""
+"""`WatchedStore`: the parts of an open store that status, figures, explanations, metrics and the page need."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ..engine.context import StoreContext
 from ..engine.open_topics import OpenTopics
-from ..policies.running import Running
+from ..policies.running_actions import RunningActions
 from ..tiering.pass_loop import PassLoop
 from ..tiering.pauses import Pauses
 from ..tiering.store_survey import StoreSurvey
@@ -15,7 +15,7 @@ from .table_lag import TableLags
 
 
 @dataclass(frozen=True, slots=True)
-class Watched:
+class WatchedStore:
     """An open store, for its operator's views.
 
     Attributes
@@ -32,7 +32,7 @@ class Watched:
     topics: OpenTopics
     survey: StoreSurvey
     pauses: Pauses
-    running: Running
+    running: RunningActions
     seconds_a_tail: float
     consumer_lags: ConsumerLags
     table_lags: TableLags

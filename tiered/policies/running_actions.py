@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from .actions import Action
 
 
-class Running:
+class RunningActions:
     """The actions that executors carry out now. Thread-safe."""
 
     def __init__(self) -> None:
