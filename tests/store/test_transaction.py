@@ -17,7 +17,7 @@ from tests.support.clock import Clock
 from tests.support.recorder import Recorder
 from tests.support.stores import in_threads, open_store, stepwise, values
 from tiered.engine.host import Host
-from tiered.transactions import decided, log_renewal
+from tiered.transactions import log_renewal, transaction_table
 from tiered.transactions.decision import Decision
 from tiered.transactions.transaction_rows import TransactionRows
 
@@ -149,7 +149,7 @@ def test_a_fenced_consumer_moves_no_position(store: Any) -> None:
 
 
 def test_names_that_are_not_used_for_long_are_forgotten(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decided, "SESSIONS_MAX", 3)
+    monkeypatch.setattr(transaction_table, "SESSIONS_MAX", 3)
     oldest = store.transaction("0")
     oldest.append("events", b"x")
     for number in range(1, 4):

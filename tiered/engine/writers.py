@@ -68,7 +68,6 @@ def open_partition_writer(
         roll_age_us=None if roll.age is None else to_us(roll.age),
         sync_on_scan=settings.sync != "never",
         sync_when_full=settings.sync_every is not None,
-        record_bytes_max=settings.max_record_bytes,
         counters=context.write_counters,
         pinned=context.pinned_producers,
     )

@@ -11,7 +11,6 @@ from pathlib import Path
 from uuid import UUID, uuid4
 
 from ..errors import CorruptionError
-from ..format.block import RECORD_BYTES_MAX
 from ..format.producers import ProducerTable
 from ..format.schema import body_schema
 from ..format.segment import SegmentHeader
@@ -53,7 +52,6 @@ class WriterOptions:
     roll_age_us: int | None
     sync_on_scan: bool = True
     sync_when_full: bool = False
-    record_bytes_max: int = RECORD_BYTES_MAX
     counters: WriteCounters = field(default_factory=WriteCounters)
     pinned: AbstractSet[int] = frozenset()
     monotonic: Callable[[], float] = time.monotonic

@@ -209,7 +209,7 @@ class _Handler(BaseHTTPRequestHandler):
     do_HEAD = do_POST = do_PUT = do_DELETE = do_PATCH = do_GET
 
     def _answer_catalog(self, path: str) -> None:
-        """CatalogAnswer a request to the catalog; a body is of no use here, but the caller wants to be rid of it."""
+        """Answer a request to the catalog; a body is of no use here, but the caller wants to be rid of it."""
         if not self._is_authorized():
             self._ask_token()
             return

@@ -1,4 +1,4 @@
-"""The end of a segment file: reserved room, and writes that readers see as a whole or not at all.
+"""The writer's side of the end of a segment file: reserved room, and writes that readers see as a whole or not at all.
 
 Readers and tierers in other processes read every block that verifies after the last one. So the bytes of a write must not
 verify there before the write can no longer fail:
