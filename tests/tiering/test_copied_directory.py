@@ -215,6 +215,35 @@ def test_what_the_other_copy_publishes_during_an_upload_is_neither_replaced_nor_
             both.topics[1].append(b"more", sync=True)
 
 
+@pytest.mark.parametrize("more", [1, 2])
+def test_what_the_other_copy_publishes_during_a_claim_is_neither_replaced_nor_followed(
+    tmp_path: Path, clock: Clock, more: int
+) -> None:
+    """It comes between the head that the claim has checked and its PUT, which is then repeated upon another head.
+
+    The other copy has one record after the common ones, this one `more` and appends on.
+    """
+    with copies(tmp_path, clock) as both:
+        both.topics[0].append(b"a 3", sync=False)
+        both.a.topic("t").opened.writer(0).flush()
+        for number in range(more):
+            both.topics[1].append(b"b %d" % number, sync=False)
+        both.b.topic("t").opened.writer(0).flush()
+
+        def overtake(request: str) -> None:
+            if request.startswith("put") and request.endswith("head.json"):
+                both.bucket.hook = lambda _: None
+                both.topics[0].flush()  # acknowledged: it is in the bucket
+
+        both.bucket.hook = overtake
+        for _ in range(3):
+            with pytest.raises(Fenced):
+                both.topics[1].append(b"more")
+        assert published(both.bucket)[3:] == [b"a 3"]
+        assert both.topics[0].append(b"goes on").offset == 4
+        assert published(both.bucket)[3:] == [b"a 3", b"goes on"]
+
+
 # -- where the manifest has no hash ------------------------------------------------------------------
 
 

@@ -18,6 +18,7 @@ from ..format.topic_meta import TopicMeta
 from ..hot.partition_writer import PartitionWriter
 from ..reader.same_log import SameLog
 from ..reader.tiers import Tiers
+from ..survey.local_segments import LocalSegments
 from ..warm.filesystem import FileSystem
 from ..warm.partition_directory import read_lineage, write_lineage
 from .fences import PartitionFences
@@ -132,23 +133,18 @@ class Claims:
         return self._partitions.of(handle.key)
 
     def _claim(self, handle: PartitionHandle) -> Committer:
-        manifest, writer = handle.manifest, handle.writer
+        manifest = handle.manifest
         loaded = manifest.load()
         # After the topic was announced: a restore that began since then has found the topic, and publishes the first
         # head of each of its partitions before this store can.
         self.fences.check_store(handle)
         # After the head was read: otherwise records that are appended and published in between look as if the bucket were ahead.
         local = handle.local()
-        end = local.segments[-1].end_offset if local.segments else 0
-        if writer is not None:
-            # Another process may have synced and shipped records that the writer has written and not synced.
-            end = max(end, writer.end_offset)
         lineage = read_lineage(handle.directory)
         if loaded is None and lineage is None:
             loaded = manifest.check_unpublished()
         if loaded is not None:
-            self.fences.check_not_ahead(handle, loaded.head, end)
-            self.fences.check_same(handle, loaded.head, local.segments)
+            self._check_log(handle, loaded.head, local)
         committer = Committer(manifest, self._store_id, clock=self._clock)
         begin = max([local.start_offset, *(item.header.base_offset for item in local.segments[:1])])
         try:
@@ -156,16 +152,30 @@ class Claims:
                 lineage_epoch=lineage or FIRST_LINEAGE,
                 start_offset=begin,
                 may_begin=lineage is None,
-                # As it was checked above: a head that changed since fails the compare-and-swap.
+                # As it was checked above: a head that changed since fails the compare-and-swap, and is read again.
                 loaded=loaded,
             )
         except Fenced as newer:
             self.fences.write(handle, str(newer))
             raise
+        claimed = committer.last_head()
+        if claimed.end_offset != (begin if loaded is None else loaded.head.end_offset):
+            # Another copy of this disk may have published in between.
+            self._check_log(handle, claimed, handle.local())
         if lineage is None:
             self._write_lineage(handle)
         self._committers[handle.key] = committer
         return committer
+
+    def _check_log(self, handle: PartitionHandle, head: Head, local: LocalSegments) -> None:
+        """Fence a partition whose published records are not those of this disk; the local ones were read after the head."""
+        end = local.segments[-1].end_offset if local.segments else 0
+        writer = handle.writer
+        if writer is not None:
+            # Another process may have synced and shipped records that the writer has written and not synced.
+            end = max(end, writer.end_offset)
+        self.fences.check_not_ahead(handle, head, end)
+        self.fences.check_same(handle, head, local.segments)
 
     def _write_lineage(self, handle: PartitionHandle) -> None:
         """Write the lineage of the claim: a restore elsewhere may have put another one into the head since.

@@ -138,7 +138,10 @@ class PublishActions:
             end = self._range_end(segment, base, end)
         share = segment.bytes * (end - base) // max(1, segment.end_offset - segment.header.base_offset)
         tails = _tails_before(head, segment.header.segment_id, base)
-        if self._same.at_end(committer.partition, head, [segment]) is Likeness.SAME:
+        likeness = self._same.at_end(committer.partition, head, [segment])
+        if likeness is Likeness.OTHER:
+            self._claims.fences.fence_diverged(handle, head.end_offset)
+        if likeness is Likeness.SAME:
             base = extended_base(tails, ShippedTail(base, end, share))
         if segment.facts is not None and (base, end) == (segment.header.base_offset, segment.end_offset):
             return self._publish(handle, committer, segment, segment.facts, sealed=True), end
