@@ -383,6 +383,20 @@ def test_a_nearly_full_disk_evicts_the_oldest_of_all_partitions() -> None:
 # -- compress ------------------------------------------------------------------------------------
 
 
+def test_on_a_full_disk_an_outdated_file_goes_once_and_older_ones_go_too() -> None:
+    """It lies behind one that only the full disk evicts."""
+    facts = partition(
+        published(1, 0, 10), published(2, 10, 20, outdated=True), published(3, 20, 30), active(4, 30, 40)
+    )
+    policy = rules(local_retention=LocalRetention(free_disk=Floor(bytes=25 << 10)))
+    full = store(facts, disk_total_bytes=1 << 20, disk_free_bytes=10 << 10)
+    evicted = [item for item in plan(full, policy).actions if isinstance(item, EvictLocal)]
+    assert [(item.base_offset, item.reason[:25]) for item in evicted] == [
+        (10, "it has records that were "),
+        (0, "10KiB of disk free < loca"),
+    ]
+
+
 def test_compress_what_is_old_enough_and_not_encoded_as_asked() -> None:
     facts = partition(segment(1, 0, 10), segment(2, 10, 20, codec="zstd"), active(3, 20, 30))
     policy = rules(compress=CompressRule(codec="zstd", level=7, after=HOUR))

@@ -16,7 +16,7 @@ def evictable(case: PartitionCase, segments: Sequence[SegmentFact]) -> Iterator[
     # Computed once: there may be thousands of objects and of segments.
     has_damage = any(item.damaged for item in case.facts.objects)
     for segment in segments:
-        if not (case.has_cold and segment.sealed and not segment.newest and segment.in_manifest):
+        if not _is_proven(case, segment):
             return
         if has_damage and case.facts.is_damaged_in_bucket(segment):
             return
@@ -50,9 +50,13 @@ def evictions(case: PartitionCase, segments: Sequence[SegmentFact]) -> Iterator[
 def _outdated(case: PartitionCase, segments: Sequence[SegmentFact]) -> Iterator[SegmentFact]:
     """Yield files from before an erasure or a compaction of their objects; neither their age nor a pin keeps them."""
     for segment in segments:
-        proven = case.has_cold and segment.sealed and segment.in_manifest
-        if segment.outdated and proven and not case.facts.is_damaged_in_bucket(segment):
+        if segment.outdated and _is_proven(case, segment) and not case.facts.is_damaged_in_bucket(segment):
             yield segment
+
+
+def _is_proven(case: PartitionCase, segment: SegmentFact) -> bool:
+    """Whether the bucket provably has all of a file that nobody appends to (promise P5)."""
+    return case.has_cold and segment.sealed and not segment.newest and segment.in_manifest
 
 
 def evict(segment: SegmentFact, reason: str) -> EvictLocal:

@@ -107,10 +107,11 @@ def relieve_disk(facts: StoreFacts, plans: Sequence[PartitionPlan]) -> None:
             free += copy.bytes
     candidates: list[tuple[int, int, SegmentFact]] = []
     for index, plan in enumerate(plans):
-        latest = 0
-        for segment in list(evictable(plan.case, plan.segments))[len(plan.evictions) :]:
-            latest = max(latest, segment.last_append_us)  # keeps offset order within a partition
-            candidates.append((latest, index, segment))
+        latest, planned = 0, {item.segment_id for item in plan.evictions}
+        for segment in evictable(plan.case, plan.segments):
+            if segment.segment_id not in planned:
+                latest = max(latest, segment.last_append_us)  # keeps offset order within a partition
+                candidates.append((latest, index, segment))
     for _, index, segment in sorted(candidates, key=lambda item: item[:2]):
         if free < plans[index].case.floor_bytes:
             plans[index].evictions.append(evict(segment, plans[index].case.short_reason()))
