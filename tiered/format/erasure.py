@@ -120,6 +120,11 @@ _TYPES: dict[str, tuple[type, ...]] = {
 }
 
 
+def horizon_in(horizons: Sequence[int], partition: int) -> int:
+    """Return the offset from which on an erasure keeps the records of a partition; 0 for a later partition."""
+    return horizons[partition] if partition < len(horizons) else 0
+
+
 def ledger_to_json(erasures: Iterable[LedgerEntry]) -> dict[str, Any]:
     """Return the content of the ledger."""
     return {"erasures": [item.to_json() for item in erasures]}

@@ -1,4 +1,4 @@
-"""A cache of verified and decoded blocks of segments, for reads of few records (`engine.point_read`), in memory that no mapped file backs."""
+"""A cache of verified and decoded blocks of segments, in memory that no mapped file backs; for `engine.point_read`."""
 
 from __future__ import annotations
 

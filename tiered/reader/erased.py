@@ -10,6 +10,7 @@ from pathlib import Path
 from uuid import UUID
 
 from ..errors import TieredError
+from ..format.erasure import horizon_in
 from ..warm.erasure_ledger import ErasureLedger
 from ..warm.filesystem import OsFileSystem
 
@@ -44,11 +45,9 @@ class SeenErasures:
             self._done = done
         return max(
             (
-                item.horizons[partition]
+                horizon_in(item.horizons, partition)
                 for item in known
-                if item.topic_id == topic_id
-                and item.rewritten_us is not None
-                and partition < len(item.horizons)
+                if item.topic_id == topic_id and item.rewritten_us is not None
             ),
             default=0,
         )

@@ -118,6 +118,12 @@ class Split:
         return replace(self, start_offset=start, end_offset=end, bytes=share)
 
 
+def segment_split(topic: str, partition: int, segment: SegmentFile, start_offset: int) -> Split:
+    """Return the records of an open segment file from an offset on, whether or not a snapshot would have them."""
+    source = WarmSource(str(segment.path), segment.header.segment_id, segment)
+    return Split(topic, partition, start_offset, segment.end_offset, Tier.WARM, segment.bytes, source)
+
+
 def borders(split: Split) -> Iterator[tuple[int, int]]:
     """Yield first offset and stored bytes of each row group or block of the source, if it is known in this process."""
     source = split.source

@@ -30,7 +30,7 @@ from ..engine.context import StoreContext
 from ..engine.open_topics import OpenTopics
 from ..errors import ColdStorageError, CorruptionError, ObjectNotFound
 from ..format.document import ERASURES_FEATURE
-from ..format.erasure import LedgerEntry, merge_ledgers
+from ..format.erasure import LedgerEntry, horizon_in, merge_ledgers
 from ..format.manifest import ErasedMark, Head, ObjectEntry
 from ..format.manifest_changes import mark_erased, with_features
 from ..format.predicate import Comparison, In, IsNull, Not, Or, Predicate
@@ -175,7 +175,7 @@ class EraseActions:
         due = []
         for erasure in open_erasures(self._context, handle.meta):
             mark = mark_of(head, erasure)
-            horizon = horizon_of(erasure, handle.partition)
+            horizon = horizon_in(erasure.horizons, handle.partition)
             if max(mark.offset, head.start_offset) < horizon:
                 kind = handle.meta.schema.field(erasure.column).type
                 ledger = self._context.erasures
@@ -224,11 +224,6 @@ def open_erasures(context: StoreContext, meta: TopicMeta) -> list[LedgerEntry]:
     return [item for item in topics if ledger.has_values(item)]
 
 
-def horizon_of(erasure: LedgerEntry, partition: int) -> int:
-    """Return the offset from which on an erasure keeps the records of a partition; 0 for a later partition."""
-    return erasure.horizons[partition] if partition < len(erasure.horizons) else 0
-
-
 def mark_of(head: Head | None, erasure: LedgerEntry) -> ErasedMark:
     """Return how far a partition was checked for an erasure."""
     marks = () if head is None else head.erased
@@ -241,7 +236,7 @@ def erasure_facts(
     """Return the erasures that are not finished in a partition, for its plan."""
     start = 0 if head is None else head.start_offset
     facts = (
-        ErasureFact(item.number, horizon_of(item, partition), max(start, mark_of(head, item).offset))
+        ErasureFact(item.number, horizon_in(item.horizons, partition), max(start, mark_of(head, item).offset))
         for item in erasures
     )
     return tuple(fact for fact in facts if fact.checked_offset < fact.horizon)

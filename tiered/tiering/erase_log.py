@@ -18,11 +18,11 @@ from ..cold.upkeep.inspect import rebuild_entry
 from ..engine.context import StoreContext
 from ..engine.open_topics import OpenTopics
 from ..errors import CorruptionError, ObjectNotFound, OffsetOutOfRange
-from ..format.erasure import LedgerEntry
+from ..format.erasure import LedgerEntry, horizon_in
 from ..format.schema import TRANSACTIONS_TOPIC
 from ..reader.read import read_splits
 from ..reader.rows import Query
-from ..reader.splits import Split, Tier, WarmSource
+from ..reader.splits import segment_split
 from ..warm.segment_reader import SegmentFile
 from .partition_handle import PartitionHandle
 
@@ -131,8 +131,7 @@ class LogTraces:
     def _local(self, log: PartitionHandle, segment: SegmentFile, start: int) -> Iterator[pa.RecordBatch]:
         if "parts" not in segment.header.schema.names:
             return
-        source = WarmSource(str(segment.path), segment.header.segment_id, segment)
-        split = Split(log.meta.name, 0, start, segment.end_offset, Tier.WARM, segment.bytes, source)
+        split = segment_split(log.meta.name, 0, segment, start)
         yield from read_splits(
             self._context.tiers,
             log.meta,
@@ -153,9 +152,7 @@ def _end_of_rows(batches: Iterable[pa.RecordBatch], topic_id: UUID, horizons: Se
     for batch in batches:
         for row in batch.to_pylist():
             for part in row["parts"] or ():
-                partition = part["partition"]
-                if part["topic_id"] == str(topic_id) and part["first_offset"] < (
-                    horizons[partition] if partition < len(horizons) else 0
-                ):
+                horizon = horizon_in(horizons, part["partition"])
+                if part["topic_id"] == str(topic_id) and part["first_offset"] < horizon:
                     end = row["offset"] + 1
     return end

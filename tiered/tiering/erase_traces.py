@@ -17,7 +17,7 @@ from ..cold.upkeep.inspect import read_facts, rebuild_entry
 from ..engine.context import StoreContext
 from ..engine.open_topics import OpenTopics
 from ..errors import CorruptionError, ObjectNotFound
-from ..format.erasure import LedgerEntry
+from ..format.erasure import LedgerEntry, horizon_in
 from ..format.predicate import In
 from ..format.row_filter import RowFilter
 from ..format.topic_meta import TopicMeta
@@ -34,7 +34,7 @@ from ..survey.erasure_places import (
 from ..table.table_sweep import stale_files
 from ..warm.catalog import deletions
 from ..warm.writer_requests import REQUEST_FILE
-from .erase_actions import horizon_of, plain_values
+from .erase_actions import plain_values
 from .erase_log import LogTraces
 from .local_actions import LocalActions
 from .partition_handle import PartitionHandle
@@ -178,9 +178,10 @@ class Traces:
     def _orphans(self, erasure: LedgerEntry, meta: TopicMeta, partition: int) -> Iterator[str]:
         """Yield the objects that no manifest names and that have a record of the erasure."""
         manifest = PartitionHandle.of(self._topics, meta, partition).manifest
-        called = erasure.called_horizons
         # What a restore has undone reaches up to the horizon at the call.
-        horizon = max(horizon_of(erasure, partition), called[partition] if partition < len(called) else 0)
+        horizon = max(
+            horizon_in(horizons, partition) for horizons in (erasure.horizons, erasure.called_horizons)
+        )
         prefix = manifest.keys.data_prefix
         # Listed first: an object that is published in between is named by the head.
         listed = list(manifest.store.list(prefix))

@@ -30,12 +30,12 @@ from ..engine.context import StoreContext
 from ..engine.open_topics import OpenTopics
 from ..errors import ColdStorageError, CorruptionError, ObjectsHeld, TieredError, as_tiered_error
 from ..format.document import ERASURES_FEATURE
-from ..format.erasure import LedgerEntry, decode_values, merge_ledgers
+from ..format.erasure import LedgerEntry, decode_values, horizon_in, merge_ledgers
 from ..format.topic_meta import TopicMeta
 from ..policies.actions import EvictLocal, Seal
 from ..warm.bucket_binding import read_binding
 from .claims import Claims
-from .erase_actions import horizon_of, mark_of
+from .erase_actions import mark_of
 from .erase_traces import Traces
 from .local_actions import LocalActions
 from .partition_handle import PartitionHandle
@@ -294,7 +294,10 @@ class Erasures:
         meta = self._meta(erasure)
         if meta is not None:
             for partition in range(meta.partitions):
-                yield PartitionHandle.of(self._topics, meta, partition), horizon_of(erasure, partition)
+                yield (
+                    PartitionHandle.of(self._topics, meta, partition),
+                    horizon_in(erasure.horizons, partition),
+                )
 
     def _meta(self, erasure: LedgerEntry) -> TopicMeta | None:
         """Return the erasure's topic; None once it was deleted."""

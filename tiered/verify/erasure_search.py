@@ -20,14 +20,14 @@ from ..cold.object_store.file_store import FileStore
 from ..cold.object_store.protocol import ObjectStore, object_url
 from ..cold.upkeep.inspect import rebuild_entry
 from ..errors import CorruptionError, ObjectNotFound, TieredError
-from ..format.erasure import LedgerEntry
+from ..format.erasure import LedgerEntry, horizon_in
 from ..format.manifest import ObjectEntry
 from ..format.predicate import And, Comparison, Predicate
 from ..format.row_filter import RowFilter
 from ..format.topic_meta import TopicMeta
 from ..reader.read import read_splits
 from ..reader.rows import Query
-from ..reader.splits import Split, Tier, WarmSource
+from ..reader.splits import segment_split
 from ..reader.tiers import Tiers
 from ..survey.erasure_places import (
     Place,
@@ -144,9 +144,7 @@ class ErasedSearch:
                 except CorruptionError as error:
                     yield Trace(str(path), partition, None, str(error))
                     continue
-                source = WarmSource(str(path), segment.header.segment_id, segment)
-                base, end = segment.header.base_offset, segment.end_offset
-                split = Split(meta.name, partition, base, end, Tier.WARM, segment.bytes, source)
+                split = segment_split(meta.name, partition, segment, segment.header.base_offset)
                 self.files += 1
                 query = Query(columns=tuple(self._columns(meta)), filter=self._filter(meta, partition))
                 batches = read_splits(self._tiers, meta, [split], query, check=lambda: None)
@@ -319,8 +317,7 @@ class ErasedSearch:
         """Return the condition for records of a partition before the last call."""
         if not self._called:
             return self._condition
-        rows = [item.horizons for item in self._called]
-        end = max((row[partition] for row in rows if partition < len(row)), default=0)
+        end = max(horizon_in(item.horizons, partition) for item in self._called)
         return And((Comparison("offset", "<", end), self._condition))
 
     def _columns(self, meta: TopicMeta) -> list[str]:

@@ -11,13 +11,13 @@ import errno
 import fcntl
 import os
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
-from ..errors import Backpressure, DiskFull
+from ..errors import Backpressure, DiskFull, TieredError
 from . import rights
 
 _IOV_MAX = 512
@@ -250,6 +250,25 @@ def read_whole(path: Path) -> bytes:
     """
     with DiskErrors(path):
         return path.read_bytes()
+
+
+@contextmanager
+def new_file(fs: FileSystem, temporary: Path, path: Path) -> Iterator[int]:
+    """Yield the descriptor of a new file, which gets its name at the end of the block; after an error nothing is left.
+
+    Several processes may do so for one `path`, each with a temporary name of its own. Nothing is synced.
+    """
+    try:
+        fd = fs.create(temporary)
+        try:
+            yield fd
+        finally:
+            fs.close(fd)
+        fs.rename(temporary, path)
+    except BaseException:
+        with suppress(OSError, TieredError):
+            fs.unlink(temporary)
+        raise
 
 
 def write_atomically(fs: FileSystem, path: Path, data: bytes) -> None:

@@ -18,7 +18,7 @@ from pathlib import Path
 from uuid import uuid4
 
 from ...errors import CorruptionError
-from ...warm.filesystem import FileSystem, OsFileSystem
+from ...warm.filesystem import FileSystem, OsFileSystem, new_file
 from .memory_cache import RangeKey
 
 CACHE_DIRECTORY = "cache"
@@ -112,18 +112,9 @@ class CacheFolders:
     def _write(self, path: Path, data: bytes) -> None:
         # Several processes may note one folder at a time.
         temporary = path.with_name(f".{path.name}.{uuid4().hex}.tmp")
-        try:
-            fd = self._fs.create(temporary)
-            try:
-                self._fs.write(fd, 0, [data])
-                self._fs.sync(fd)
-            finally:
-                self._fs.close(fd)
-            self._fs.rename(temporary, path)
-        except BaseException:
-            with suppress(OSError):
-                self._fs.unlink(temporary)
-            raise
+        with new_file(self._fs, temporary, path) as fd:
+            self._fs.write(fd, 0, [data])
+            self._fs.sync(fd)
         self._fs.sync_directory(self._notes)
 
     def folders(self) -> list[Path]:

@@ -22,7 +22,7 @@ from pathlib import Path
 from uuid import uuid4
 
 from ...errors import TieredError
-from ...warm.filesystem import FileSystem, OsFileSystem, mark_used
+from ...warm.filesystem import FileSystem, OsFileSystem, mark_used, new_file
 from .cache_folders import CacheFolders, empty_folder, range_files, range_name
 from .counters import FetchCounters
 from .memory_cache import RangeKey
@@ -158,14 +158,13 @@ class DiskCache:
         return self._directory / range_name(key)
 
     def _write(self, name: str, data: bytes, spare: bool) -> None:
-        temporary = self._directory / f".{name}.{uuid4().hex}.tmp"
         try:
             if self._directory.parent.is_dir() and not (self._directory / name).exists():
                 (self._fs.make_root if self._outside_store else self._fs.make_directory)(self._directory)
                 if self._folders is not None:
                     self._folders.note(self._directory)
                 if self._make_room(_disk_bytes(len(data)), spare):
-                    self._write_file(temporary, self._directory / name, data, 0 if spare else self._clock())
+                    self._write_file(self._directory / name, data, 0 if spare else self._clock())
             self._failing = False
         except (OSError, TieredError) as error:
             self._counters.add(failed_writes=1)
@@ -173,19 +172,13 @@ class DiskCache:
             if not self._failing:
                 log.warning("not caching in %s for now: %s", self._directory, error)
             self._failing = True
-            with suppress(OSError, TieredError):
-                self._fs.unlink(temporary)
         finally:
             with self._lock:
                 del self._pending[name]
 
-    def _write_file(self, temporary: Path, path: Path, data: bytes, used_ns: int) -> None:
-        fd = self._fs.create(temporary)
-        try:
+    def _write_file(self, path: Path, data: bytes, used_ns: int) -> None:
+        with new_file(self._fs, path.with_name(f".{path.name}.{uuid4().hex}.tmp"), path) as fd:
             self._fs.write(fd, 0, [data])
-        finally:
-            self._fs.close(fd)
-        self._fs.rename(temporary, path)
         # After the rename: other processes would remove an unfinished file of this age as a leftover.
         mark_used(path, used_ns)
         size = _disk_bytes(len(data))

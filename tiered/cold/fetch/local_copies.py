@@ -20,7 +20,7 @@ from pathlib import Path
 from uuid import uuid4
 
 from ...errors import TieredError
-from ...warm.filesystem import FileSystem, OsFileSystem, mark_used
+from ...warm.filesystem import FileSystem, OsFileSystem, mark_used, new_file
 
 log = logging.getLogger("tiered.cache")
 
@@ -137,18 +137,9 @@ class LocalCopies:
         temporary = path.with_name(f"{path.name}.{uuid4().hex}{_TEMPORARY}")
         self._fs.make_directory(path.parent)
         size = 0
-        try:
-            fd = self._fs.create(temporary)
-            try:
-                for chunk in chunks:
-                    size += self._fs.write(fd, size, [chunk])
-            finally:
-                self._fs.close(fd)
-            self._fs.rename(temporary, path)
-        except BaseException:
-            with suppress(OSError):
-                self._fs.unlink(temporary)
-            raise
+        with new_file(self._fs, temporary, path) as fd:
+            for chunk in chunks:
+                size += self._fs.write(fd, size, [chunk])
         mark_used(path, time.time_ns())
         return size
 
