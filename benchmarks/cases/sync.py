@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from tiered import Topic
@@ -121,12 +122,10 @@ def _woken(threads: int, rounds: int) -> float:
     """Return how many threads a second wake, where the last one to arrive wakes the others: no record, no disk."""
     guard = threading.Lock()
     waiting: list[threading.Lock] = []
-    ready = threading.Barrier(threads + 1)
 
     def work() -> None:
         own = threading.Lock()
         own.acquire()
-        ready.wait()
         for _ in range(rounds):
             with guard:
                 if len(waiting) < threads - 1:
@@ -141,14 +140,25 @@ def _woken(threads: int, rounds: int) -> float:
                 for lock in arrived:
                     lock.release()
 
-    workers = [threading.Thread(target=work) for _ in range(threads)]
+    return threads * rounds / _in_threads([work] * threads)
+
+
+def _in_threads(works: Sequence[Callable[[], object]]) -> float:
+    """Return the seconds from the moment at which all threads begin together until the last one has ended."""
+    ready = threading.Barrier(len(works) + 1)
+
+    def begin(work: Callable[[], object]) -> None:
+        ready.wait()
+        work()
+
+    workers = [threading.Thread(target=begin, args=(work,)) for work in works]
     for worker in workers:
         worker.start()
     ready.wait()
     with stopwatch() as watch:
         for worker in workers:
             worker.join()
-    return threads * rounds / watch.seconds
+    return watch.seconds
 
 
 def _appended(folder: Path, records: list[bytes], *, threads: int) -> Sample:
@@ -161,22 +171,11 @@ def _appended(folder: Path, records: list[bytes], *, threads: int) -> Sample:
         if threads == 1:
             with stopwatch() as watch:
                 _append_all(topic, records)
+            seconds = watch.seconds
         else:
-            ready = threading.Barrier(threads + 1)
-            workers = [threading.Thread(target=_work, args=(ready, topic, share)) for share in shares]
-            for worker in workers:
-                worker.start()
-            ready.wait()
-            with stopwatch() as watch:
-                for worker in workers:
-                    worker.join()
+            seconds = _in_threads([partial(_append_all, topic, share) for share in shares])
         count = sum(syncs.distribution.counts) - before
-    return Sample(len(records) / watch.seconds, {"records/sync": len(records) / count})
-
-
-def _work(ready: threading.Barrier, topic: Topic, records: list[bytes]) -> None:
-    ready.wait()
-    _append_all(topic, records)
+    return Sample(len(records) / seconds, {"records/sync": len(records) / count})
 
 
 def _append_all(topic: Topic, records: list[bytes]) -> None:

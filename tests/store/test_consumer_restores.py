@@ -173,14 +173,20 @@ def test_no_position_of_the_lost_log_is_committed(begin: Callable[[str], Life]) 
     assert life.store.topic("effects").offsets()[0].end == 2
 
 
-def test_positions_that_do_not_move_are_compared_too(begin: Callable[[str], Life]) -> None:
-    """They were stored before the restore, and the session is in the bucket: nothing but the lineage tells."""
-    life = begin("served")
+def at_the_end(life: Life) -> tiered.Consumer:
+    """A consumer whose position behind all records is in the bucket, and of these not all are."""
     life.lose_the_rest()
     consumer = life.consumer(on_rewind="latest")
     assert len(values(consumer)) == 13
     consumer.commit()
     life.publish_positions()
+    return consumer
+
+
+def test_positions_that_do_not_move_are_compared_too(begin: Callable[[str], Life]) -> None:
+    """They were stored before the restore, and the session is in the bucket: nothing but the lineage tells."""
+    life = begin("served")
+    consumer = at_the_end(life)
     life.restore()
     for work in (consumer.commit, lambda: transfer(life, consumer)):
         with pytest.raises(PositionLost, match="Nothing was committed"):
@@ -220,11 +226,7 @@ def test_positions_of_a_coroutine_that_do_not_move_are_compared_too(begin: Calla
 def test_a_position_at_the_same_offset_of_the_restored_log_is_stored(begin: Callable[[str], Life]) -> None:
     """Otherwise the next session would skip what came meanwhile."""
     life = begin("served")
-    life.lose_the_rest()
-    consumer = life.consumer(on_rewind="latest")
-    assert len(values(consumer)) == 13
-    consumer.commit()
-    life.publish_positions()
+    consumer = at_the_end(life)
     life.restore(rows=3)
     assert consumer.poll(0) == []
     assert consumer.position() == {0: 13}

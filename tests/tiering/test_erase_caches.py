@@ -11,6 +11,7 @@ import pytest
 
 import tiered
 from tests.support.clock import Clock
+from tests.support.erasure_passes import fill_in_turn, run_passes
 from tests.support.stores import open_store, stepwise
 from tiered.cold.fetch.cache_folders import hash_of_key, range_files
 
@@ -24,12 +25,8 @@ def settings_of(cache: Path | None = None, **store: Any) -> tiered.Settings:
 
 
 def fill(store: tiered.Store, clock: Clock) -> tiered.Topic:
-    """Three objects of ten records, of keys a, b and c in turn; the local files of two of them are evicted."""
-    topic = store.create_topic("t")
-    for number in range(30):
-        topic.append(b"%d" % number, key=KEYS[number % 3])
-        if number % 10 == 9:
-            topic.roll()
+    """Three objects of ten records; the local files of two of them are evicted."""
+    topic = fill_in_turn(store)
     for _ in range(2):
         store.tier()
         clock.advance(2 * 3600)
@@ -60,15 +57,6 @@ def opened(tmp_path: Path, url: str, clock: Clock) -> Callable[..., tiered.Store
     return again
 
 
-def carry_out(store: tiered.Store, clock: Clock, days: Any) -> None:
-    for _ in range(4):
-        clock.advance(3600)
-        store.tier()
-        days(2)
-        store.sweep()
-    store.tier()
-
-
 def test_folders_of_earlier_settings_and_of_other_processes_are_emptied(
     opened: Callable[..., tiered.Store], tmp_path: Path, clock: Clock, days: Any
 ) -> None:
@@ -90,7 +78,7 @@ def test_folders_of_earlier_settings_and_of_other_processes_are_emptied(
     folders = [reader, moved / "mine", moved / "cache"]
     with open_store(moved, f"file://{tmp_path}/bucket", clock, settings=settings_of(cache_bytes=0)) as store:
         erasure = store.topic("t").erase(["b"])
-        carry_out(store, clock, days)
+        run_passes(store, clock, days)
         assert erasure.state == "done"
     assert [cached(folder) for folder in folders] == [0, 0, 0]
     assert [path.name for path in before.iterdir()] == ["thesis.tex"]
@@ -106,7 +94,7 @@ def test_a_folder_that_cannot_be_emptied_is_waited_for(
     stuck.mkdir()
     with opened() as store:
         erasure = store.topic("t").erase(["b"])
-        carry_out(store, clock, days)
+        run_passes(store, clock, days)
         assert erasure.state == "sweeping"
         assert erasure.waits_for.startswith("a cache of cold data cannot be emptied: ")
         assert str(stuck) in erasure.waits_for
@@ -126,7 +114,7 @@ def test_the_note_of_a_folder_that_is_gone_goes_and_comes_back_with_it(
         assert cached(notes) == 1
         shutil.rmtree(other)
         store.topic("t").erase(["b"])
-        carry_out(store, clock, days)
+        run_passes(store, clock, days)
         assert [x.state for x in store.erasures()] == ["done"]
         assert cached(notes) == 0
         read_cold(store)
@@ -146,7 +134,7 @@ def test_a_folder_of_two_stores_loses_cached_data_only(
         with opened(shared) as one:
             read_cold(one)
             one.topic("t").erase(["b"])
-            carry_out(one, clock, days)
+            run_passes(one, clock, days)
             assert [x.state for x in one.erasures()] == ["done"]
             assert cached(shared) == 0
         assert topic.scan().to_arrow().num_rows == 30
@@ -162,7 +150,7 @@ def test_a_note_that_was_changed_ends_no_erasure(
         (note,) = (tmp_path / "data" / "caches").iterdir()
         note.write_bytes(b"")
         erasure = store.topic("t").erase(["b"])
-        carry_out(store, clock, days)
+        run_passes(store, clock, days)
         assert "no path of a cache folder" in erasure.waits_for
         note.unlink()
         store.tier()

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 from tests.support.byte_search import files_with
 from tests.support.clock import Clock
+from tests.support.erasure_passes import run_passes
 from tests.support.stores import open_store, stepwise
 from tiered.cli import app
 from tiered.cold.object_store.protocol import OldVersion, UnfinishedUpload
@@ -56,12 +57,7 @@ def before(
             shutil.copytree(tmp_path / name, image / name)
         erasure = store.topic("t").erase([CANARY])
         shutil.copytree(tmp_path / "data" / "erasures", image / "erasures")
-        for _ in range(6):
-            clock.advance(3 * 3600)
-            store.tier()
-            days(2)
-            store.sweep()
-        store.tier()
+        run_passes(store, clock, days, 6, hours=3)
         assert (erasure.state, erasure.waits_for) == ("done", "")
     assert files_with(tmp_path / "data", CANARY.encode()) == []
     assert files_with(tmp_path / "bucket", CANARY.encode()) == []
@@ -208,11 +204,6 @@ def test_the_next_end_deletes_what_it_finds(
         with store.transaction() as transaction:
             transaction.append("t", {"user": CANARY, "n": 20})
         erasure = store.topic("t").erase([CANARY])
-        for _ in range(6):
-            clock.advance(3 * 3600)
-            store.tier()
-            days(2)
-            store.sweep()
-        store.tier()
+        run_passes(store, clock, days, 6, hours=3)
         assert (erasure.state, erasure.waits_for) == ("done", "")
     assert [path for path in made if path.exists()] == []

@@ -9,6 +9,7 @@ import pytest
 
 import tiered
 from tests.support.clock import Clock
+from tests.support.erasure_passes import fill_in_turn, run_passes
 from tests.support.stores import open_store, stepwise
 from tiered.hot.writer_requests import serve_requests
 
@@ -16,22 +17,8 @@ SETTINGS = stepwise(offload={"after": "0s", "tail_interval": "off"}, local_reten
 KEPT = [number for number in range(30) if number % 3 != 1]
 
 
-def fill(store: tiered.Store) -> tiered.Topic:
-    topic = store.create_topic("t")
-    for number in range(30):
-        topic.append(b"%d" % number, key="abc"[number % 3])
-        if number % 10 == 9:
-            topic.roll()
-    return topic
-
-
 def carry_out(store: tiered.Store, clock: Clock, days: Any) -> None:
-    for _ in range(4):
-        clock.advance(3600)
-        store.tier()
-        days(2)
-        store.sweep()
-    store.tier()
+    run_passes(store, clock, days)
     assert [x.state for x in store.erasures()] == ["done"]
 
 
@@ -48,7 +35,7 @@ def test_a_scan_that_is_held_gives_no_erased_record(
     """Wherever its records lay when it was made, if some were read already, and whichever process runs the passes."""
     place = tmp_path / "data", url, clock
     store = open_store(*place, settings=SETTINGS)
-    fill(store)
+    fill_in_turn(store)
     if tier != "hot":
         store.close()
         store = open_store(*place, settings=SETTINGS)
@@ -92,7 +79,7 @@ def test_a_scan_of_blocks_of_which_some_are_later_gives_these(
 ) -> None:
     """It was made between the call and the end."""
     with open_store(tmp_path / "data", url, clock, settings=SETTINGS) as store:
-        topic = fill(store)
+        topic = fill_in_turn(store)
         topic.erase(["b"])
         for number in range(30, 33):
             topic.append(b"%d" % number, key="b")
@@ -105,6 +92,6 @@ def test_a_scan_of_blocks_of_which_some_are_later_gives_these(
 
 def test_a_ledger_that_is_damaged_ends_no_read(tmp_path: Path, url: str, clock: Clock) -> None:
     with open_store(tmp_path / "data", url, clock, settings=SETTINGS) as store:
-        topic = fill(store)
+        topic = fill_in_turn(store)
         (tmp_path / "data" / "erasures.json").write_bytes(b"{")
         assert numbers(topic.scan().to_arrow()) == [*range(30)]

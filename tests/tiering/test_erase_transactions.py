@@ -11,6 +11,7 @@ import pytest
 import tiered
 from tests.support.byte_search import files_with
 from tests.support.clock import Clock
+from tests.support.erasure_passes import run_passes
 from tests.support.stores import open_store, stepwise
 from tiered.engine.host import Host
 
@@ -18,12 +19,7 @@ SETTINGS = stepwise(offload={"after": "1h", "tail_interval": "1s"}, local_retent
 
 
 def carry_out(store: tiered.Store, clock: Clock, days: Any) -> None:
-    for _ in range(5):
-        clock.advance(3600)
-        store.tier()
-        days(2)
-        store.sweep()
-    store.tier()
+    run_passes(store, clock, days, 5)
     assert [(x.state, x.waits_for) for x in store.erasures()] == [("done", "")]
 
 

@@ -18,6 +18,7 @@ import pytest
 import tiered
 from tests.support.byte_search import files_with
 from tests.support.clock import Clock
+from tests.support.erasure_passes import run_passes
 from tests.support.stores import HOUR_US, handle_of, open_store, repaired, stepwise
 from tests.support.waiting import wait_until
 from tiered.cold.manifest.leases import Lease
@@ -48,15 +49,6 @@ def fill(store: tiered.Store, rolls: int = 3, partitions: int = 1) -> tiered.Top
         if number % 10 == 9:
             topic.roll()
     return topic
-
-
-def carry_out(store: tiered.Store, clock: Clock, days: Any) -> None:
-    for _ in range(4):
-        clock.advance(HOUR_US / 1e6)
-        store.tier()
-        days(2)
-        store.sweep()
-    store.tier()
 
 
 def numbers(topic: Any) -> list[int]:
@@ -148,7 +140,7 @@ def test_a_record_counts_for_one_erasure(store: tiered.Store, clock: Clock, days
     for keys in (["a", "b"], ["b"], ["c", "b"], ["a", "b", "c"]):
         topic.erase(keys)
     topic.erase(column="value", values=[b"<of a> 0"])
-    carry_out(store, clock, days)
+    run_passes(store, clock, days)
     assert [(x.state, x.rows) for x in store.erasures()] == [("done", rows) for rows in (20, 0, 10, 0, 0)]
     assert numbers(topic) == []
 
@@ -214,7 +206,7 @@ def test_a_column_of_a_typed_topic(store: tiered.Store, tmp_path: Path, clock: C
     topic.erase(column="x", values=[-0.0, 2.0])
     with pytest.raises(ConfigError, match="no key; name the column"):
         topic.erase(["u1"])
-    carry_out(store, clock, days)
+    run_passes(store, clock, days)
     assert [x.state for x in store.erasures()] == ["done"] * 3
     assert [x.rows for x in store.erasures()] == [2, 1, 2]
     assert topic.scan(columns=["n"]).to_arrow()["n"].to_pylist() == [1, 5, 6, 7, 8, 9]
@@ -234,7 +226,7 @@ def test_every_reader_goes_on_behind_erased_records(
     assert len(consumer.poll()[0]) == 30
     consumer.seek("earliest")
     topic.erase(["gone"])
-    carry_out(store, clock, days)
+    run_passes(store, clock, days)
     kept = list(range(12, 25))
     assert [record.offset for record in topic.read(0, 0, 30)] == kept
     assert [record.offset for record in topic.read(0, 3, 2)] == [12, 13]
@@ -288,7 +280,7 @@ def test_a_restore_takes_over_what_is_open(tmp_path: Path, url: str, clock: Cloc
         assert [(x.number, x.state) for x in store.erasures()] == [(1, "rewriting")]
         assert topic.erase(["gone"]).number == 2
         topic.append(b"<of b> after", key="b")
-        carry_out(store, clock, days)
+        run_passes(store, clock, days)
         assert [(x.number, x.state) for x in store.erasures()] == [(1, "done"), (2, "done")]
         assert topic.scan().to_arrow()["value"].to_pylist()[-1] == b"<of b> after"
         assert topic.scan(columns=["offset"]).to_arrow()["offset"].to_pylist() == [*KEPT, 30]
@@ -318,7 +310,7 @@ def test_records_after_a_restore_to_a_time_are_no_business_of_an_earlier_erasure
         topic = store.topic("t")
         assert topic.offsets()[0].end == 10
         topic.append(b"<of b> 10", key="b")
-        carry_out(store, clock, days)
+        run_passes(store, clock, days)
         assert [x.state for x in store.erasures()] == ["done"]
         assert numbers(topic) == [0, 2, 3, 5, 6, 8, 9, 10]
 
@@ -389,7 +381,7 @@ def test_what_a_restore_has_undone_is_waited_for(
         assert erasure.state == "sweeping"
         assert "; a sweep deletes it" in erasure.waits_for or "; a pass deletes it" in erasure.waits_for
         append(store, b"later", "b")
-        carry_out(store, clock, days)
+        run_passes(store, clock, days)
         assert [(x.state, x.waits_for) for x in store.erasures()] == [("done", "")]
         assert store.topic("t").scan(columns=["value"]).to_arrow()["value"].to_pylist() == [
             b"first",
@@ -412,7 +404,7 @@ def test_an_old_image_of_the_disk_does_not_bring_records_back(
     shutil.copytree(tmp_path / "data", tmp_path / "image")
     with open_store(tmp_path / "data", url, clock, settings=SETTINGS) as store:
         store.topic("t").erase(["b"])
-        carry_out(store, clock, days)
+        run_passes(store, clock, days)
         assert [x.state for x in store.erasures()] == ["done"]
     shutil.rmtree(tmp_path / "data")
     shutil.move(tmp_path / "image", tmp_path / "data")
@@ -440,7 +432,7 @@ def test_an_old_file_is_outdated_and_its_object_is_sound(
     shutil.copytree(tmp_path / "data", tmp_path / "image")
     with open_store(tmp_path / "data", url, clock, settings=pinned) as store:
         store.topic("t").erase(["b"])
-        carry_out(store, clock, days)
+        run_passes(store, clock, days)
         assert [x.state for x in store.erasures()] == ["done"]
     folder = Path("topics") / "t" / "0"
     old = min((tmp_path / "image" / folder).glob("*.log"))
@@ -472,7 +464,7 @@ def test_records_of_a_damaged_object_are_not_taken_from_an_outdated_file(
     shutil.copy(old, tmp_path / old.name)
     with open_store(tmp_path / "data", url, clock, settings=SETTINGS) as store:
         store.topic("t").erase(["b"])
-        carry_out(store, clock, days)
+        run_passes(store, clock, days)
     shutil.copy(tmp_path / old.name, tmp_path / "data" / folder)
     spoilt = min((tmp_path / "bucket").glob("t/*/0/data/00000000000000000000-*.parquet"))
     data = bytearray(spoilt.read_bytes())
@@ -530,7 +522,7 @@ def test_objects_that_a_restore_to_a_time_brings_back_are_checked_again(
         assert erasure.state == "sweeping"
     with tiered.restore(url, tmp_path / "new", settings=merging, host=Host(clock=clock), at=moment) as store:
         assert any(number % 3 == 1 for number in numbers(store.topic("t"))), "from before the erasure"
-        carry_out(store, clock, days)
+        run_passes(store, clock, days)
         assert [x.state for x in store.erasures()] == ["done"]
         assert numbers(store.topic("t")) == [number for number in range(40) if number % 3 != 1]
     shutil.rmtree(tmp_path / "old")
@@ -544,7 +536,7 @@ def test_what_lies_in_an_object_behind_the_horizon_stays(
     topic = fill(store, 1)
     topic.erase(["b"])
     store.context.erasures.change(lambda known: (replace(known[0], horizons=(5,)),))
-    carry_out(store, clock, days)
+    run_passes(store, clock, days)
     assert [x.state for x in store.erasures()] == ["done"]
     assert numbers(topic) == [0, 2, 3, 5, 6, 7, 8, 9]
 
@@ -562,7 +554,7 @@ def test_rows_of_transactions_are_searched_for_in_their_log(
         # The log is as long as if its transactions were not published yet.
         patch.setattr(type(store.context.commits), "shorten_log", lambda self, offset: None)
         erasure = topic.erase(["b"])
-        carry_out(store, clock, days)
+        run_passes(store, clock, days)
         assert erasure.state == "sweeping"
         assert "the transaction log begins at offset 0" in erasure.waits_for
         assert files_with(tmp_path / "data", b"<of b>")
@@ -570,7 +562,7 @@ def test_rows_of_transactions_are_searched_for_in_their_log(
         clock.advance(3 * 3600)
         store.tier()
     assert "may hold rows of old transactions; a sweep deletes it" in erasure.waits_for
-    carry_out(store, clock, days)
+    run_passes(store, clock, days)
     assert erasure.state == "done"
     assert files_with(tmp_path, b"<of b>") == []
     assert numbers(topic) == [1]
@@ -598,7 +590,7 @@ def test_a_file_of_a_repair_a_copy_and_a_request_to_a_writer_hold_nothing(
         report = store.tier()
         assert "erase" in [action.kind for action, _ in report.done]
         assert not [name for name in files_with(tmp_path / "data", b"<of b>") if "promoted" in name]
-        carry_out(store, clock, days)
+        run_passes(store, clock, days)
         assert [x.state for x in store.erasures()] == ["done"]
         assert files_with(tmp_path, b"<of b>") == []
         assert not list((tmp_path / "data/erasures").iterdir())
@@ -619,11 +611,11 @@ def test_a_lease_holds_erased_records_back_for_its_limit_only(
         since = time.time() - 60
         patch.setattr(store_sweep, "oldest_lease", lambda *_: since)
         patch.setattr(store_sweep.StoreSweep, "_rules_of", lambda self, meta, rules: rules)
-        carry_out(store, clock, days)
+        run_passes(store, clock, days)
         assert erasure.state == "sweeping"
         patch.undo()
         patch.setattr(store_sweep, "oldest_lease", lambda *_: since)
-        carry_out(store, clock, days)
+        run_passes(store, clock, days)
         assert erasure.state == "done"
 
 
@@ -643,13 +635,13 @@ def test_a_table_from_before_is_waited_for(tmp_path: Path, url: str, clock: Cloc
     assert [name for name in files_with(tmp_path / "bucket", b"zoe-of-z") if "table/" in name]
     with open_store(tmp_path / "data", url, clock, settings=stepwise(offload=offload)) as store:
         erasure = store.topic("t").erase(["zoe-of-z"])
-        carry_out(store, clock, days)
+        run_passes(store, clock, days)
         assert erasure.state == "sweeping"
         assert (
             "the table is not published any more: set table.every, or delete its folder" in erasure.waits_for
         )
         shutil.rmtree(next((tmp_path / "bucket").glob("t/*/table")))
-        carry_out(store, clock, days)
+        run_passes(store, clock, days)
         assert erasure.state == "done"
     assert files_with(tmp_path, b"zoe-of-z") == []
 
@@ -736,7 +728,7 @@ def test_objects_that_a_rebuilt_manifest_brings_back_count_from_then(
     assert "erase" in kinds
     assert (erasure.state, erasure.entry.outdated_us) == ("sweeping", first)
     assert erasure.entry.rewritten_us > first + 80_000_000_000
-    carry_out(store, clock, days)
+    run_passes(store, clock, days)
     assert erasure.state == "done"
 
 

@@ -1,0 +1,30 @@
+"""What tests of erasures share: records of three keys, and the passes that end an erasure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import tiered
+from tests.support.clock import Clock
+
+
+def fill_in_turn(store: tiered.Store) -> tiered.Topic:
+    """Make a topic of thirty numbers, of keys a, b and c in turn, in three sealed segments."""
+    topic = store.create_topic("t")
+    for number in range(30):
+        topic.append(b"%d" % number, key="abc"[number % 3])
+        if number % 10 == 9:
+            topic.roll()
+    return topic
+
+
+def run_passes(
+    store: tiered.Store, clock: Clock, days: Callable[[float], None], rounds: int = 4, *, hours: float = 1
+) -> None:
+    """Tier and sweep until an erasure can be done: hours pass by the store's clock, and days by that of the bucket."""
+    for _ in range(rounds):
+        clock.advance(3600 * hours)
+        store.tier()
+        days(2)
+        store.sweep()
+    store.tier()
