@@ -20,7 +20,8 @@ COUNTED := tests/crash tests/faults tests/fuzz tests/machine tests/protocol test
 THINNED = $(filter-out $(addsuffix /%,$(COUNTED)),$(shell grep -rlE 'thinned|LONG_RUN|check_each' tests --include='test_*.py'))
 
 # What `make test-fast` runs.
-APPENDS := tests/hot tests/engine tests/crash/test_torn_appends.py
+APPENDS := tests/hot $(wildcard tests/engine/test_*append*.py) tests/engine/test_lifecycle.py tests/engine/test_any_schema.py \
+	tests/engine/test_topics.py tests/engine/test_point_read.py tests/crash/test_torn_appends.py
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test check fast test-fast lint format docs bench torture mutants terraform checkov lock clean

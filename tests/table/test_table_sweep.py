@@ -109,7 +109,7 @@ def test_old_versions_go_and_each_can_be_read_for_the_grace(swept: Swept) -> Non
         now = swept.clock() / 1e6
         # Their objects were replaced up to one publication before them.
         readable = [version for version, at in replaced.items() if now - at < (GRACE_HOURS - 0.5) * HOUR]
-        for version in readable[:: max(1, len(readable) // 4)]:
+        for version in readable[:: max(1, len(readable) // 2)]:
             swept.table.check_whole(version, time_travel=False)
         swept.table.check_whole(newest)
         sizes.append(len(swept.table.files()))

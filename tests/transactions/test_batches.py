@@ -77,7 +77,7 @@ def check_crashes(life: BatchLife, folder: Path, every: int = 1) -> int:
 
 
 def test_a_crash_anywhere_leaves_no_part_of_a_batch(tmp_path: Path) -> None:
-    assert check_crashes(BatchLife(tmp_path / "life"), tmp_path, every=7) > 200
+    assert check_crashes(BatchLife(tmp_path / "life"), tmp_path, every=14) > 200
 
 
 def test_an_opening_appends_the_rows_that_are_missing(
@@ -86,7 +86,7 @@ def test_an_opening_appends_the_rows_that_are_missing(
     """Without that, some crash leaves a part of a batch."""
     monkeypatch.setattr(Completion, "complete", lambda *_: None)
     with pytest.raises(AssertionError):
-        check_crashes(BatchLife(tmp_path / "life"), tmp_path)
+        check_crashes(BatchLife(tmp_path / "life"), tmp_path, every=14)
 
 
 def grow(store: Any, count: int) -> None:
@@ -222,7 +222,7 @@ def check_buckets(life: BatchLife, folder: Path, every: int = 1) -> int:
 
 
 def test_no_moment_of_the_bucket_has_a_part_of_a_batch(tmp_path: Path) -> None:
-    assert check_buckets(BatchLife(tmp_path / "life", BUCKET), tmp_path, every=3) > 30
+    assert check_buckets(BatchLife(tmp_path / "life", BUCKET), tmp_path, every=6) > 30
 
 
 BUCKET_STEPS: dict[str, tuple[Any, str, Callable[..., object]]] = {
@@ -237,7 +237,7 @@ def test_each_protective_step_of_the_bucket_is_needed(
 ) -> None:
     monkeypatch.setattr(*BUCKET_STEPS[name])
     with pytest.raises(AssertionError):
-        check_buckets(BatchLife(tmp_path / "life", BUCKET), tmp_path)
+        check_buckets(BatchLife(tmp_path / "life", BUCKET), tmp_path, every=6)
 
 
 def test_a_restore_to_a_time_has_the_batches_of_that_time(tmp_path: Path) -> None:

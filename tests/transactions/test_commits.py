@@ -82,7 +82,7 @@ def check_crashes(life: Life, folder: Path, every: int = 1) -> int:
 
 @pytest.mark.parametrize("cold", [None, BUCKET], ids=["disk", "bucket"])
 def test_a_crash_anywhere_leaves_no_part_of_a_transaction(tmp_path: Path, cold: str | None) -> None:
-    assert check_crashes(Life(tmp_path / "life", cold), tmp_path, every=3) > 200
+    assert check_crashes(Life(tmp_path / "life", cold), tmp_path, every=6) > 200
 
 
 def no_sync_of_the_log(
@@ -128,7 +128,7 @@ def test_each_protective_step_is_needed(name: str, tmp_path: Path, monkeypatch: 
     """Without it, some crash leaves a part of a transaction."""
     monkeypatch.setattr(*STEPS[name])
     with pytest.raises(AssertionError):
-        check_crashes(Life(tmp_path / "life"), tmp_path)
+        check_crashes(Life(tmp_path / "life"), tmp_path, every=6)
 
 
 @pytest.mark.parametrize("kind", FAULTS)

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 import tiered
-from tests.support.budget import thinned
 from tests.support.clock import Clock
 from tests.support.disk_model import Image
 from tests.support.recorder import Recorder
@@ -105,13 +104,13 @@ def test_no_moment_of_the_bucket_has_a_part_of_a_transaction(tmp_path: Path) -> 
     assert check_buckets(Life(tmp_path / "life", BUCKET), tmp_path, every=7) > 60
 
 
-def check_times(life: Life, folder: Path, every: int = 1) -> None:
+def check_times(life: Life, folder: Path) -> None:
     """A restore to each time has the transactions of that time, each whole, and no later one."""
     with opened(life.recorder, BUCKET, life.clock) as store:
         store.flush()
         store.tierer.tail_pass()
     objects = dict(life.recorder.bucket.objects)
-    for number, time_us in thinned(list(enumerate(life.times_us)), every):
+    for number, time_us in enumerate(life.times_us):
         root = folder / f"at{number}"
         root.mkdir()
         recorder = Recorder(root, Image(objects=objects))
@@ -143,7 +142,7 @@ def positions_of(life: Life, number: int) -> int:
 
 
 def test_a_restore_to_a_time_has_the_transactions_of_that_time(tmp_path: Path) -> None:
-    check_times(Life(tmp_path / "life", BUCKET), tmp_path, every=2)
+    check_times(Life(tmp_path / "life", BUCKET), tmp_path)
 
 
 TIMES: dict[str, tuple[Any, str, Callable[..., object]]] = {
@@ -176,7 +175,7 @@ STEPS: dict[str, tuple[Any, str, Callable[..., object]]] = {
 def test_each_protective_step_is_needed(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(*STEPS[name])
     with pytest.raises(AssertionError):
-        check_buckets(Life(tmp_path / "life", BUCKET), tmp_path)
+        check_buckets(Life(tmp_path / "life", BUCKET), tmp_path, every=7)
 
 
 def test_a_record_on_its_way_to_the_disk_is_published_first(tmp_path: Path) -> None:
