@@ -283,7 +283,7 @@ def _local_extents(
     ):
         sealed = access.sealed_segment(directory, start, end)
         if sealed is not None:
-            check_owner(sealed, meta)
+            check_identity(sealed, meta)
             return _Local(view.start_offset, view.end_offset, [], [_warm_extent(sealed, sealed.end_offset)])
     for _ in range(_LISTING_ATTEMPTS):
         names = access.list_segments(directory)
@@ -337,7 +337,7 @@ def _without_writer(
     if not names:
         return _Local(log_start, None, [], [])
     newest = access.segment(directory / str(names[-1]))
-    check_owner(newest, meta)
+    check_identity(newest, meta)
     bounds = [name.base_offset for name in names[1:]]
     warm = _sealed_extents(access, directory, names[:-1], bounds, meta, max(start, log_start), end)
     if newest.end_offset > newest.header.base_offset:
@@ -357,7 +357,7 @@ def _sealed_extents(
         opened = open_listed(access, directory, name)
         if opened is None:
             continue
-        check_owner(opened, meta)
+        check_identity(opened, meta)
         if opened.facts is None:
             raise CorruptionError(
                 "segment has no footer, yet it is not the newest", where=str(opened.path),
@@ -385,7 +385,7 @@ def open_listed(access: Tiers, directory: Path, name: SegmentName) -> SegmentFil
     )
 
 
-def check_owner(opened: SegmentFile, meta: TopicMeta) -> None:
+def check_identity(opened: SegmentFile, meta: TopicMeta) -> None:
     """Raise `CorruptionError` if a file is not the segment that its path names."""
     if opened.header.topic_id != meta.topic_id:
         raise CorruptionError("segment of another topic", where=str(opened.path), position=0)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from ..format.topic_meta import TopicMeta
 from ..hot.partition_writer import PartitionWriter
-from ..reader.snapshot import check_owner, open_listed
+from ..reader.snapshot import check_identity, open_listed
 from ..reader.tiers import Tiers
 from ..warm.partition_directory import SegmentName, list_segments, read_start_offset
 from ..warm.segment_reader import SegmentFile
@@ -54,7 +54,7 @@ def local_segments(
     """
     segments = open_segments(access, directory, writer, lambda *_: True)
     for segment in segments:
-        check_owner(segment, meta)
+        check_identity(segment, meta)
     return LocalSegments(read_start_offset(directory), tuple(segments))
 
 

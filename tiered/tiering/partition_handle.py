@@ -12,7 +12,7 @@ from ..errors import TopicNotFound
 from ..format.topic_meta import TopicMeta
 from ..hot.partition_writer import PartitionWriter
 from ..policies.actions import Action
-from ..reader.snapshot import check_owner
+from ..reader.snapshot import check_identity
 from ..reader.tiers import Tiers
 from ..survey.local_segments import LocalSegments, local_segments, open_segments
 from ..warm.partition_directory import list_segments
@@ -99,7 +99,7 @@ class PartitionHandle:
         """Open the segments that are `wanted`, by base offset and upper bound of the end; see `open_segments`."""
         segments = open_segments(self._tiers, self.directory, self.writer, wanted)
         for segment in segments:
-            check_owner(segment, self.meta)
+            check_identity(segment, self.meta)
         return segments
 
     def sealed(self, action: Action) -> SegmentFile | None:
@@ -127,7 +127,7 @@ class PartitionHandle:
                 return self._tiers.active_segment(view)
         listed = self._tiers.sealed_segment(self.directory, action.base_offset, action.end_offset)
         if listed is not None and listed.header.segment_id == action.segment_id:
-            check_owner(listed, self.meta)
+            check_identity(listed, self.meta)
             return listed
         for name in reversed(list_segments(self.directory).segments):
             if name.base_offset <= action.base_offset:
@@ -135,6 +135,6 @@ class PartitionHandle:
                     segment = self._tiers.segment(self.directory / str(name))
                 except FileNotFoundError:
                     return None  # evicted or re-encoded since the listing; the next pass surveys it again
-                check_owner(segment, self.meta)
+                check_identity(segment, self.meta)
                 return segment if segment.header.segment_id == action.segment_id else None
         return None

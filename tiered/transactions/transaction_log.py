@@ -239,7 +239,7 @@ class TransactionLog:
             self._log.current()
             return self._log.end if self._log.holds_transactions else 0
 
-    def check_owner(self, decision: Decision) -> None:
+    def check_session(self, decision: Decision) -> None:
         """Raise `Fenced` unless the session is the newest of its name, and owns the positions to store."""
         with self._lock:
             self._log.writable()
