@@ -128,13 +128,9 @@ def _block(topic: OpenTopic, segment: SegmentFile, at: int) -> CachedBlock:
     keep = cache.was_seen(key)
     if keep and block.header.codec == Codec.NONE:
         block = Block(block.header, pa.py_buffer(block.data.to_pybytes()), block.position)
-    arrays = segment.decode(block)
-    decoded = CachedBlock(
-        block.header.base_offset,
-        block.header.end_offset,
-        [arrays[i] for i in range(len(segment.header.schema))],
-        block.header.raw_length,
-    )
+    header = block.header
+    columns = segment.decode(block).columns[: len(segment.header.schema)]
+    decoded = CachedBlock(header.base_offset, header.end_offset, columns, header.raw_length)
     if keep:
         cache.add(key, decoded)
     return decoded
