@@ -133,9 +133,11 @@ def _try_block(data: bytes) -> None:
         with suppress(*BAD_DATA):
             verify_chunks(header, pa.py_buffer(data)[: header.length], where="file", position=0)
     for batch in seeds.batches():
-        for columns in (None, [1]):
+        for columns, row in ((None, None), ([1], None), (None, 1)):
             with suppress(*BAD_DATA):
-                check_arrays(decode_body(header, pa.py_buffer(data), batch.schema, columns=columns).columns)
+                check_arrays(
+                    decode_body(header, pa.py_buffer(data), batch.schema, columns=columns, row=row).columns
+                )
 
 
 def fuzz_message(data: bytes) -> None:
@@ -178,6 +180,7 @@ def _try_segment(data: bytes) -> None:
     for block in segment.blocks(segment.header.base_offset, segment.end_offset):
         check_arrays(segment.decode(block).columns)
         segment.decode(block, [last])
+        check_arrays(segment.decode(block, row=0).columns)
         count += block.header.record_count
     assert segment.facts is None or count == segment.facts.record_count
     segment.index.to_bytes()

@@ -332,6 +332,7 @@ def decode_body(
     where: str = "",
     position: int = 0,
     trusted: bool = False,
+    row: int | None = None,
 ) -> pa.RecordBatch:
     """Verify and decode the chunks of one block with `columns` (None: all).
 
@@ -343,11 +344,14 @@ def decode_body(
         The body's schema (`body_schema`), without ``offset``.
     trusted
         The same block was decoded before, so its contents are not validated again; its checksums are verified.
+    row
+        The number of the one row to return. The checksums are those of all rows, but only its contents are validated.
 
     Returns
     -------
     pa.RecordBatch
-        The columns in the order of the body, of ``header.record_count`` rows. It may have more columns than requested.
+        The columns in the order of the body, of ``header.record_count`` rows or of `row`. It may have more columns than
+        requested.
 
     Raises
     ------
@@ -369,21 +373,21 @@ def decode_body(
     reached = 0
     for start, size, raw_length, crc, first, count in _directory(header, block, column_count, corrupt):
         reached = first + count
-        if columns is not None and not any(first <= column < reached for column in columns):
+        whole = count == column_count
+        if not whole and columns is not None and not any(first <= column < reached for column in columns):
             continue
         if crc32c(block.slice(start, size + padding(size))) != crc:
             raise corrupt("chunk fails its checksum", start)
         chunk = block.slice(start, size)
-        part = (
-            schema if count == column_count else pa.schema([schema.field(i) for i in range(first, reached)])
-        )
+        part = schema if whole else pa.schema([schema.field(i) for i in range(first, reached)])
         try:
-            batch = read_batch(decompress(_CODECS[header.codec], chunk, raw_length), part, trusted=trusted)
+            raw = decompress(_CODECS[header.codec], chunk, raw_length)
+            batch = read_batch(raw, part, trusted=trusted, row=row)
         except CorruptionError as error:
             raise corrupt(error.reason, start) from None
         if batch.num_rows != header.record_count:
             raise corrupt(f"chunk has {batch.num_rows} rows instead of {header.record_count}", start)
-        parts.append(batch)
+        parts.append(batch if row is None else batch.slice(row, 1))
     if reached < end_column:
         raise corrupt("block lacks a column")
     return beside(parts)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -176,9 +176,10 @@ def _read_warm(
     names = (*segment.header.schema.names, "offset")
     bounds = split.start_offset, split.end_offset
     rest: RowFilter | None = assembler.filter
+    filters = bool(rest)
     for block in segment.blocks(*bounds):
         header = block.header
-        if assembler.filter:
+        if filters:
             rest = assembler.filter.narrowed(_statistics(header))
             if rest is None:
                 yield header.end_offset, None
@@ -200,20 +201,27 @@ def _statistics(header: BlockHeader) -> Known:
 class _BlockColumns:
     """Decodes the columns of a block, each once."""
 
-    def __init__(self, segment: SegmentFile, block: Block, stored: Sequence[str]) -> None:
+    def __init__(self, segment: SegmentFile, block: Block, stored: tuple[str, ...]) -> None:
         self._segment = segment
         self._block = block
         self._stored = stored
         self._batch: pa.RecordBatch | None = None
 
     def __call__(self, names: frozenset[str]) -> pa.RecordBatch:
-        decoded = () if self._batch is None else self._batch.schema.names
-        missing = [i for i, name in enumerate(self._stored) if name in names and name not in decoded]
+        if self._batch is not None:
+            names = names.difference(self._batch.schema.names)
+        missing = _numbers(self._stored, names)
         if missing:
             # A chunk may have more columns than one.
             batch = self._segment.decode(self._block, missing)
             self._batch = batch if self._batch is None else beside((self._batch, batch))
         return rows_only(self._block.header.record_count) if self._batch is None else self._batch
+
+
+@lru_cache(maxsize=256)
+def _numbers(stored: tuple[str, ...], names: frozenset[str]) -> tuple[int, ...]:
+    """Return the numbers of those stored columns that have one of the names."""
+    return tuple(i for i, name in enumerate(stored) if name in names)
 
 
 def _read_cold(

@@ -84,7 +84,7 @@ class RowAssembler:
         self._full = schema
         self.schema, self._needed = _wanted(_Identity(schema), query.columns)
         self._names = self.schema.names  # cached, since Arrow creates new fields at each access
-        self._layouts: dict[tuple[str, ...], _Layout | None] = {}
+        self._layouts: dict[tuple[str, ...], _Layout] = {}
         self.filter = RowFilter.of(query.predicate, topic, partition)
 
     def dense(
@@ -156,7 +156,8 @@ class RowAssembler:
 
     def _layout(self, names: tuple[str, ...]) -> _Layout:
         """Return the layout for batches of stored columns of these names."""
-        stored = [names.index(name) for name in self._names if name in names]
+        places = {name: at for at, name in enumerate(names)}
+        stored = [places[name] for name in self._names if name in places]
         constants = [(at, self.schema.field(at)) for at, name in enumerate(self._names) if name in _CONSTANTS]
         return _Layout(
             None if stored == list(range(len(names))) else stored,
@@ -271,9 +272,10 @@ def coalesce(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     pending: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:
-        if batch.num_rows == 0:
+        count = batch.num_rows
+        if count == 0:
             continue
-        if batch.num_rows >= BATCH_ROWS_MIN:
+        if count >= BATCH_ROWS_MIN:
             if pending:
                 yield _concatenate(pending)
                 pending, rows, size = [], 0, 0
@@ -283,7 +285,7 @@ def coalesce(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         if pending:
             size = (size or pending[0].nbytes) + batch.nbytes
         pending.append(batch)
-        rows += batch.num_rows
+        rows += count
         # Thousands of large records would fit neither into memory nor into one array of 2 GiB.
         if rows >= BATCH_ROWS_MIN or size >= BATCH_BYTES_MAX:
             yield _concatenate(pending)

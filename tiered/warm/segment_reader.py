@@ -301,7 +301,9 @@ class SegmentFile:
             yield header, stored
             position += header.length
 
-    def decode(self, block: Block, columns: Sequence[int] | None = None) -> pa.RecordBatch:
+    def decode(
+        self, block: Block, columns: Sequence[int] | None = None, row: int | None = None
+    ) -> pa.RecordBatch:
         """Verify and decode one block of this file; see `decode_body`."""
         checked = (block.position, None if columns is None else tuple(columns))
         trusted = checked in self._trusted
@@ -313,8 +315,9 @@ class SegmentFile:
             where=self._where,
             position=block.position,
             trusted=trusted,
+            row=row,
         )
-        if not trusted and len(self._trusted) < _TRUSTED_BLOCKS_MAX:
+        if not trusted and row is None and len(self._trusted) < _TRUSTED_BLOCKS_MAX:
             self._trusted.add(checked)
         return batch
 
