@@ -108,7 +108,8 @@ def point_read(bench: Bench) -> Case:
         ),
         (Target(known, 10, at_most=True), Target(new, 60, at_most=True)),
         "A read verifies the checksum of a whole block (about 1 MiB) when it comes from the disk; SQLite, LMDB and "
-        "rivven-core verify nothing.",
+        "rivven-core verify nothing. So the bound of a block that was not read before is that of the checksum and of a block "
+        "that was.",
         higher_is_better=False,
     )
 

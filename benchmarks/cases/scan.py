@@ -79,7 +79,9 @@ def warm_scan(bench: Bench) -> Case:
         f"{rows:,} rows, {sum(map(len, maps)) / 1e6:.0f} MB stored in blocks of about "
         f"{path.stat().st_size / max(1, _blocks(topic)) / 1e6:.1f} MB. The Arrow IPC reader maps the file and looks at "
         "no row: it is the bound of a reader that checks nothing. The bare loop neither checks that the messages are sound "
-        "nor adds columns: it is the bound of a reader in Python that verifies each block.",
+        "nor adds columns: it is the bound of a reader in Python that verifies each block. A loop that makes all checks of a "
+        "block and adds the columns, without anything around these calls, takes two thirds to three quarters of the scan's "
+        "time.",
     )
 
 

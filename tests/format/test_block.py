@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+import struct
 import tracemalloc
 from collections.abc import Callable
 
@@ -19,10 +20,12 @@ from tests.support.crafted_blocks import SEGMENT, Crafted, block_of, crafted, de
 from tiered.engine.ingest import body_blocks, join_small_batches
 from tiered.errors import CorruptionError, RecordTooLarge, UnsupportedFormat
 from tiered.format.block import (
+    HEADER_BYTES,
     MARK,
     OFFSET_FIELD,
     RAW_BYTES_MAX,
     RECORD_BYTES_MAX,
+    decode_body,
     decode_header,
     encode_body,
     timestamp_bounds,
@@ -54,8 +57,7 @@ def small(codec: Codec) -> tuple[bytes, pa.RecordBatch]:
 
 
 def decoded(data: bytes, batch: pa.RecordBatch) -> pa.RecordBatch:
-    found = decode_block(data, batch.schema)
-    return pa.RecordBatch.from_arrays([found[i] for i in range(batch.num_columns)], schema=batch.schema)
+    return decode_block(data, batch.schema).select(batch.schema.names)
 
 
 # -- round trips ---------------------------------------------------------------------------------
@@ -92,8 +94,37 @@ def test_a_subset_of_columns_touches_their_chunks_alone(
             chunk.crc = 0xDEADBEEF
             chunk.stored = bytes(len(chunk.stored))
     found = decode_block(block.to_bytes(), batch.schema, sorted(wanted))
-    assert found.keys() == wanted
-    assert all(found[i].equals(batch.column(i)) for i in wanted)
+    assert found.columns == [batch.column(i) for i in sorted(wanted)]
+
+
+@given(bodies(), st.sampled_from(CODECS), st.data())
+def test_one_row_is_that_row_and_the_checksums_are_those_of_all(
+    batch: pa.RecordBatch, codec: Codec, data: st.DataObject
+) -> None:
+    """A flipped bit anywhere behind the header is found, though one row alone is asked for."""
+    row = data.draw(st.integers(0, batch.num_rows - 1))
+    block = bytearray(block_of(batch, codec))
+    header = decode_header(block)
+    found = decode_body(header, pa.py_buffer(bytes(block)), batch.schema, row=row)
+    assert found.equals(batch.slice(row, 1))
+    block[data.draw(st.integers(HEADER_BYTES, len(block) - 1))] ^= 1
+    with pytest.raises(CorruptionError):
+        decode_body(header, pa.py_buffer(bytes(block)), batch.schema, row=row)
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_a_row_that_lies_is_corruption_when_it_is_read(codec: Codec) -> None:
+    """Offsets of texts that leave their buffer, under valid checksums."""
+    _, batch = small(codec)
+    name = batch.column(1)
+    offsets = pa.py_buffer(struct.pack("<4i", 0, 1 << 20, 3, 6))
+    wrong = pa.Array.from_buffers(name.type, 3, [None, offsets, name.buffers()[2]])
+    block = block_of(batch.set_column(1, "name", wrong), codec)
+    header = decode_header(block)
+    assert decode_body(header, pa.py_buffer(block), batch.schema, row=2).equals(batch.slice(2, 1))
+    for row in (0, 1, None):
+        with pytest.raises(CorruptionError):
+            decode_body(header, pa.py_buffer(block), batch.schema, row=row)
 
 
 def test_codec_none_is_read_in_place() -> None:
@@ -101,7 +132,7 @@ def test_codec_none_is_read_in_place() -> None:
     batch = records([b"x" * 100] * 50)
     block = pa.py_buffer(block_of(batch))
     found = decode_block(block, RECORD_BODY)  # type: ignore[arg-type]
-    held = [item for array in found.values() for item in array.buffers() if item is not None and item.size]
+    held = [item for array in found.columns for item in array.buffers() if item is not None and item.size]
     assert held
     assert all(block.address <= item.address <= block.address + block.size - item.size for item in held)
 

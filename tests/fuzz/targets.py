@@ -133,10 +133,10 @@ def _try_block(data: bytes) -> None:
         with suppress(*BAD_DATA):
             verify_chunks(header, pa.py_buffer(data)[: header.length], where="file", position=0)
     for batch in seeds.batches():
-        for columns in (None, [1]):
+        for columns, row in ((None, None), ([1], None), (None, 1)):
             with suppress(*BAD_DATA):
                 check_arrays(
-                    list(decode_body(header, pa.py_buffer(data), batch.schema, columns=columns).values())
+                    decode_body(header, pa.py_buffer(data), batch.schema, columns=columns, row=row).columns
                 )
 
 
@@ -149,7 +149,7 @@ def fuzz_message(data: bytes) -> None:
     block = Crafted(schema, [Chunk(stored, len(raw), 0, len(schema))], {"codec": int(codec)}).to_bytes()
     with suppress(*BAD_DATA):
         header = decode_header(block)
-        check_arrays(list(decode_body(header, pa.py_buffer(block), schema).values()))
+        check_arrays(decode_body(header, pa.py_buffer(block), schema).columns)
 
 
 def fuzz_chunk(data: bytes) -> None:
@@ -178,8 +178,9 @@ def _try_segment(data: bytes) -> None:
     segment = segment_reader.SegmentFile.open(path, use_mmap=False)
     last, count = len(segment.header.schema) - 1, 0
     for block in segment.blocks(segment.header.base_offset, segment.end_offset):
-        check_arrays(list(segment.decode(block).values()))
+        check_arrays(segment.decode(block).columns)
         segment.decode(block, [last])
+        check_arrays(segment.decode(block, row=0).columns)
         count += block.header.record_count
     assert segment.facts is None or count == segment.facts.record_count
     segment.index.to_bytes()

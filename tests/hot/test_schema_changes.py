@@ -27,10 +27,7 @@ def rows_of(directory: Path) -> list[dict[str, object]]:
     for name in list_segments(directory).segments:
         segment = SegmentFile.open(directory / str(name), use_mmap=False)
         for block in segment.blocks(0, 1 << 60):
-            columns = segment.decode(block)
-            schema = segment.header.schema
-            batch = pa.RecordBatch.from_arrays([columns[i] for i in range(len(schema))], schema=schema)
-            rows += batch.select(schema.names[1:]).to_pylist()
+            rows += segment.decode(block).select(segment.header.schema.names[1:]).to_pylist()
     return rows
 
 

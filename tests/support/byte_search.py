@@ -60,7 +60,7 @@ def _parquet(data: bytes) -> Iterator[bytes]:
 def _segment(path: Path) -> Iterator[bytes]:
     segment = SegmentFile.open(path)
     for block in segment.blocks(0, 1 << 62):
-        yield repr([column.to_pylist() for column in segment.decode(block).values()]).encode()
+        yield repr([column.to_pylist() for column in segment.decode(block).columns]).encode()
 
 
 def _blocks_of_avro(data: bytes) -> Iterator[bytes]:

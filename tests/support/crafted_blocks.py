@@ -25,7 +25,7 @@ def encode_block(body: Body, *, base_offset: int = 0, **changes: Any) -> bytes:
     return b"".join(bytes(memoryview(part)) for part in (encode_header(body, **about), *body.parts))
 
 
-def decode_block(data: bytes, schema: pa.Schema, columns: list[int] | None = None) -> dict[int, pa.Array]:
+def decode_block(data: bytes, schema: pa.Schema, columns: list[int] | None = None) -> pa.RecordBatch:
     """Header and body, as a reader does it."""
     header = decode_header(data, where="file", position=0)
     return decode_body(header, pa.py_buffer(data), schema, columns=columns, where="file", position=0)

@@ -123,11 +123,11 @@ def _first_records(segment: SegmentFile, record_count: int) -> Iterator[Row]:
         if left <= 0:
             return
         stored = block.header.flags & FLAG_OFFSETS
-        arrays = segment.decode(block, [*range(len(names)), len(names)] if stored else None)
+        batch = segment.decode(block)
         rows = min(left, block.header.record_count)
-        columns = {name: arrays[i].slice(0, rows).to_pylist() for i, name in enumerate(names)}
+        columns = {name: batch.column(name).slice(0, rows).to_pylist() for name in names}
         base = block.header.base_offset
-        offsets = arrays[len(names)].slice(0, rows).to_pylist() if stored else range(base, base + rows)
+        offsets = batch.column("offset").slice(0, rows).to_pylist() if stored else range(base, base + rows)
         for i, offset in enumerate(offsets):
             yield {"offset": offset, **{name: columns[name][i] for name in names}}
         left -= rows

@@ -87,7 +87,7 @@ def _is_readable(topic: OpenTopic, partition: int, directory: Path, offset: int,
 
 
 def _row(topic: OpenTopic, partition: int, segment: SegmentFile, offset: int) -> Record:
-    block = _block(topic, segment, segment.index.find(offset))
+    block = _block(topic, segment, segment.index.find(offset), offset)
     names = topic.schema.names if topic.typed else None
     row = offset - block.base_offset
     return record_of(block.columns, row, names, topic.name, partition, offset, topic.meta.key)
@@ -114,8 +114,8 @@ def _rows(
     )
 
 
-def _block(topic: OpenTopic, segment: SegmentFile, at: int) -> CachedBlock:
-    """Return a verified and decoded block from the cache or from the file."""
+def _block(topic: OpenTopic, segment: SegmentFile, at: int, offset: int | None = None) -> CachedBlock:
+    """Return a verified and decoded block from the cache or from the file; with `offset`, perhaps that record alone."""
     cache = topic.context.blocks
     # The rows of a written block never change, so that the active segment's blocks are cached, too.
     key = BlockKey(segment.identity, segment.index.positions[at])
@@ -128,13 +128,12 @@ def _block(topic: OpenTopic, segment: SegmentFile, at: int) -> CachedBlock:
     keep = cache.was_seen(key)
     if keep and block.header.codec == Codec.NONE:
         block = Block(block.header, pa.py_buffer(block.data.to_pybytes()), block.position)
-    arrays = segment.decode(block)
-    decoded = CachedBlock(
-        block.header.base_offset,
-        block.header.end_offset,
-        [arrays[i] for i in range(len(segment.header.schema))],
-        block.header.raw_length,
-    )
+    header, column_count = block.header, len(segment.header.schema)
+    if offset is not None and not keep:
+        columns = segment.decode(block, row=offset - header.base_offset).columns[:column_count]
+        return CachedBlock(offset, offset + 1, columns, header.raw_length)
+    columns = segment.decode(block).columns[:column_count]
+    decoded = CachedBlock(header.base_offset, header.end_offset, columns, header.raw_length)
     if keep:
         cache.add(key, decoded)
     return decoded

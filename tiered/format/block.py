@@ -83,6 +83,7 @@ OFFSET_FIELD = pa.field("offset", pa.int64())
 _HEADER = struct.Struct("<4sHHHBxIIIqqqqIIqIIq16sQHxxII")
 _ENTRY = struct.Struct("<IIIIHHxxxx")
 _CRC = struct.Struct("<I")
+_CODECS = tuple(Codec)
 _ZEROS = bytes(ALIGNMENT)
 _OVERHEAD_BYTES = 64 << 10
 
@@ -331,7 +332,8 @@ def decode_body(
     where: str = "",
     position: int = 0,
     trusted: bool = False,
-) -> dict[int, pa.Array]:
+    row: int | None = None,
+) -> pa.RecordBatch:
     """Verify and decode the chunks of one block with `columns` (None: all).
 
     Parameters
@@ -342,50 +344,63 @@ def decode_body(
         The body's schema (`body_schema`), without ``offset``.
     trusted
         The same block was decoded before, so its contents are not validated again; its checksums are verified.
+    row
+        The number of the one row to return. The checksums are those of all rows, but only its contents are validated.
 
     Returns
     -------
-    dict
-        Column index to array, each of ``header.record_count`` rows. It may contain more columns than requested.
+    pa.RecordBatch
+        The columns in the order of the body, of ``header.record_count`` rows or of `row`. It may have more columns than
+        requested.
 
     Raises
     ------
     CorruptionError
         A part fails verification or does not decode.
     """
-    offsets = (header.base_offset, header.end_offset)
 
     def corrupt(reason: str, at: int = 0) -> CorruptionError:
+        offsets = (header.base_offset, header.end_offset)
         return CorruptionError(reason, where=where, position=position + at, offsets=offsets)
 
     if block.size < header.length:
         raise corrupt("block is cut short")
     if header.flags & FLAG_OFFSETS:
         schema = schema.append(OFFSET_FIELD)
-    wanted = set(range(len(schema)) if columns is None else columns)
-    arrays: dict[int, pa.Array] = {}
-    for start, size, raw_length, crc, first, count in _directory(header, block, len(schema), corrupt):
-        if wanted.isdisjoint(range(first, first + count)):
+    column_count = len(schema)
+    end_column = column_count if columns is None else max(columns, default=-1) + 1
+    parts: list[pa.RecordBatch] = []
+    reached = 0
+    for start, size, raw_length, crc, first, count in _directory(header, block, column_count, corrupt):
+        reached = first + count
+        whole = count == column_count
+        if not whole and columns is not None and not any(first <= column < reached for column in columns):
             continue
         if crc32c(block.slice(start, size + padding(size))) != crc:
             raise corrupt("chunk fails its checksum", start)
         chunk = block.slice(start, size)
-        part = (
-            schema
-            if count == len(schema)
-            else pa.schema([schema.field(i) for i in range(first, first + count)])
-        )
+        part = schema if whole else pa.schema([schema.field(i) for i in range(first, reached)])
         try:
-            batch = read_batch(decompress(Codec(header.codec), chunk, raw_length), part, trusted=trusted)
+            raw = decompress(_CODECS[header.codec], chunk, raw_length)
+            batch = read_batch(raw, part, trusted=trusted, row=row)
         except CorruptionError as error:
             raise corrupt(error.reason, start) from None
         if batch.num_rows != header.record_count:
             raise corrupt(f"chunk has {batch.num_rows} rows instead of {header.record_count}", start)
-        for i, array in enumerate(batch.columns):
-            arrays[first + i] = array
-    if not wanted <= arrays.keys():
+        parts.append(batch if row is None else batch.slice(row, 1))
+    if reached < end_column:
         raise corrupt("block lacks a column")
-    return arrays
+    return beside(parts)
+
+
+def beside(parts: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    """Return one batch of the columns of several that have as many rows."""
+    if len(parts) == 1:
+        return parts[0]
+    arrays = [array for part in parts for array in part.columns]
+    return pa.RecordBatch.from_arrays(
+        arrays, schema=pa.schema([field for part in parts for field in part.schema])
+    )
 
 
 def verify_chunks(header: BlockHeader, block: pa.Buffer, *, where: str, position: int) -> None:
@@ -413,13 +428,14 @@ def _directory(
     if crc32c(raw) != header.directory_crc:
         raise corrupt("chunk directory fails its checksum", HEADER_BYTES)
     entries = list(_ENTRY.iter_unpack(raw.slice(0, size)))
-    position, column = HEADER_BYTES + raw.size, 0
-    for start, stored, _, _, first, count in entries:
+    position, column, raw_total = HEADER_BYTES + raw.size, 0, 0
+    for start, stored, raw_length, _, first, count in entries:
         if start != position or first != column or count == 0 or first + count > column_count:
             raise corrupt("chunk directory contradicts itself", HEADER_BYTES)
         position, column = start + stored + padding(stored), first + count
+        raw_total += raw_length
     if position != header.length:
         raise corrupt("chunk directory contradicts the header", HEADER_BYTES)
-    if sum(entry[2] for entry in entries) != header.raw_length:
+    if raw_total != header.raw_length:
         raise corrupt("chunk directory contradicts the header", HEADER_BYTES)
     return entries

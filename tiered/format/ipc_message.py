@@ -24,13 +24,17 @@ _SMALL_BYTES = 64 << 10
 _RECORD_BODY = body_schema(RECORD_SCHEMA)
 
 
-def read_batch(raw: pa.Buffer, schema: pa.Schema, *, trusted: bool = False) -> pa.RecordBatch:
+def read_batch(
+    raw: pa.Buffer, schema: pa.Schema, *, trusted: bool = False, row: int | None = None
+) -> pa.RecordBatch:
     """Decode one encapsulated record batch message, without a copy; UTF-8 is not checked.
 
     Parameters
     ----------
     trusted
         The same bytes were decoded before, and are not validated again.
+    row
+        The number of the one row that the caller uses: the values of the others are not validated.
 
     Raises
     ------
@@ -44,11 +48,16 @@ def read_batch(raw: pa.Buffer, schema: pa.Schema, *, trusted: bool = False) -> p
             # Arrow would allocate the sizes that the buffers declare.
             raise CorruptionError("chunk is compressed a second time")
         batch = pa.ipc.read_record_batch(raw, schema)
-        if not ((raw.size <= _SMALL_BYTES or schema.equals(_RECORD_BODY)) and _is_valid(batch)):
-            pa.ipc.read_record_batch(raw, _as_bytes(schema)).validate(full=True)
+        small = row is not None or raw.size <= _SMALL_BYTES or schema.equals(_RECORD_BODY)
+        if not (small and _is_valid(_part(batch, row))):
+            _part(pa.ipc.read_record_batch(raw, _as_bytes(schema)), row).validate(full=True)
     except (pa.ArrowException, OSError, ValueError, EOFError, struct.error) as error:
         raise CorruptionError(f"chunk does not decode ({error})") from None
     return batch
+
+
+def _part(batch: pa.RecordBatch, row: int | None) -> pa.RecordBatch:
+    return batch if row is None else batch.slice(row, 1)
 
 
 def _is_valid(batch: pa.RecordBatch) -> bool:
@@ -79,18 +88,18 @@ def _bytes_type(kind: pa.DataType) -> pa.DataType:
     return kind
 
 
-def _is_compressed(raw: pa.Buffer) -> bool:
+def _is_compressed(message: pa.Buffer) -> bool:
     """Whether the message's metadata (Flatbuffers; Arrow's ``Message.fbs``) declares compressed buffers."""
-    if raw.slice(0, min(raw.size, 4)).to_pybytes() != _CONTINUATION:
+    raw = memoryview(message)
+    if bytes(raw[:4]) != _CONTINUATION:
         raise CorruptionError("chunk is no Arrow message")
-    message = 8 + struct.unpack_from("<I", raw, 8)[0]
-    header = _field(raw, message, _HEADER_FIELD)
+    header = _field(raw, 8 + struct.unpack_from("<I", raw, 8)[0], _HEADER_FIELD)
     if header is None:
         raise CorruptionError("chunk is no record batch")
     return _field(raw, header + struct.unpack_from("<I", raw, header)[0], _COMPRESSION_FIELD) is not None
 
 
-def _field(raw: pa.Buffer, table: int, field: int) -> int | None:
+def _field(raw: memoryview, table: int, field: int) -> int | None:
     """Return the position of a field of a Flatbuffers table, or None if it has its default."""
     fields = table - struct.unpack_from("<i", raw, table)[0]
     if struct.unpack_from("<H", raw, fields)[0] < 6 + 2 * field:

@@ -30,7 +30,7 @@ class RowFilter:
         self._predicates = predicates
         self._constants = dict(constants or {})
         used = frozenset().union(*map(columns_of, predicates))
-        self.columns: frozenset[str] = used - self._constants.keys()
+        self.columns: frozenset[str] = used.difference(self._constants)
 
     @classmethod
     def of(cls, predicate: Predicate | None, topic: str, partition: int) -> RowFilter:

@@ -259,7 +259,8 @@ class BlockIndex:
 
     def find(self, offset: int) -> int:
         """Return the position in the index of the block that may contain an offset; 0 if it lies before all."""
-        return max(bisect_right(self.base_offsets, offset, hi=len(self)) - 1, 0)
+        after = bisect_right(self.base_offsets, offset, 0, len(self))
+        return after - 1 if after else 0
 
     def between(self, start_offset: int, end_offset: int) -> range:
         """Return the positions in the index of the blocks that may overlap ``[start, end)``."""

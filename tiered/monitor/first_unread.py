@@ -97,5 +97,5 @@ def _first_timestamp_us(segment: SegmentFile, offset: int) -> int | None:
         if header.flags & FLAG_OFFSETS:
             return header.min_timestamp_us
         row = max(0, offset - header.base_offset)
-        return int(segment.decode(block, [column])[column][row].value)
+        return int(segment.decode(block, [column]).column("timestamp")[row].value)
     return None

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 
 import pyarrow as pa
 
 from ..errors import CorruptionError, ObjectNotFound, OffsetOutOfRange
-from ..format.block import FLAG_OFFSETS
-from ..format.row_filter import ALL_ROWS, range_statistics
+from ..format.block import FLAG_OFFSETS, BlockHeader, beside
+from ..format.predicate import Known
+from ..format.row_filter import ALL_ROWS, RowFilter, range_statistics
 from ..format.topic_meta import TopicMeta
 from ..warm.segment_reader import Block, SegmentFile
 from .prefetch import SplitsAhead
-from .rows import Query, RowAssembler
+from .rows import Query, RowAssembler, rows_only
 from .snapshot import snapshot_partition
 from .splits import HotSource, Split, Tier, WarmSource
 from .tiers import Tiers
@@ -153,7 +154,7 @@ def _read_hot(split: Split, source: HotSource, assembler: RowAssembler) -> Itera
         yield (
             block.end_offset,
             assembler.dense(
-                partial(_columns, batch),
+                partial(_whole, batch),
                 block.base_offset,
                 batch.num_rows,
                 split.start_offset,
@@ -162,8 +163,8 @@ def _read_hot(split: Split, source: HotSource, assembler: RowAssembler) -> Itera
         )
 
 
-def _columns(batch: pa.RecordBatch, names: frozenset[str]) -> dict[str, pa.Array]:
-    return {name: batch.column(i) for i, name in enumerate(batch.schema.names) if name in names}
+def _whole(batch: pa.RecordBatch, names: frozenset[str]) -> pa.RecordBatch:  # noqa: ARG001 — the signature of `Load`
+    return batch
 
 
 def _read_warm(
@@ -172,42 +173,55 @@ def _read_warm(
     segment = source.opened or access.segment(source.path)
     if segment.header.segment_id != source.segment_id:
         raise FileNotFoundError(f"{source.path} is another segment now")
-    indices = {name: i for i, name in enumerate([*segment.header.schema.names, "offset"])}
-    for block in segment.blocks(split.start_offset, split.end_offset):
+    names = (*segment.header.schema.names, "offset")
+    bounds = split.start_offset, split.end_offset
+    rest: RowFilter | None = assembler.filter
+    filters = bool(rest)
+    for block in segment.blocks(*bounds):
         header = block.header
-        known = range_statistics(
-            header.base_offset, header.end_offset, header.min_timestamp_us, header.max_timestamp_us
-        )
-        rest = assembler.filter.narrowed(known.get)
-        if rest is None:
-            yield header.end_offset, None
-            continue
-        load = _BlockColumns(segment, block, indices)
-        bounds = split.start_offset, split.end_offset
+        if filters:
+            rest = assembler.filter.narrowed(_statistics(header))
+            if rest is None:
+                yield header.end_offset, None
+                continue
         if header.flags & FLAG_OFFSETS:
-            batch = assembler.sparse(load, header.record_count, *bounds, rest)
+            batch = assembler.sparse(_BlockColumns(segment, block, names), *bounds, rest)
         else:
+            load = _BlockColumns(segment, block, names[:-1])
             batch = assembler.dense(load, header.base_offset, header.record_count, *bounds, rest)
         yield header.end_offset, batch
+
+
+def _statistics(header: BlockHeader) -> Known:
+    return range_statistics(
+        header.base_offset, header.end_offset, header.min_timestamp_us, header.max_timestamp_us
+    ).get
 
 
 class _BlockColumns:
     """Decodes the columns of a block, each once."""
 
-    def __init__(self, segment: SegmentFile, block: Block, indices: Mapping[str, int]) -> None:
+    def __init__(self, segment: SegmentFile, block: Block, stored: tuple[str, ...]) -> None:
         self._segment = segment
         self._block = block
-        self._indices = indices
-        self._arrays: dict[int, pa.Array] = {}
+        self._stored = stored
+        self._batch: pa.RecordBatch | None = None
 
-    def __call__(self, names: frozenset[str]) -> dict[str, pa.Array]:
-        stored = len(self._indices) - (not self._block.header.flags & FLAG_OFFSETS)
-        wanted = {name: i for name, i in self._indices.items() if name in names and i < stored}
-        missing = [i for i in wanted.values() if i not in self._arrays]
+    def __call__(self, names: frozenset[str]) -> pa.RecordBatch:
+        if self._batch is not None:
+            names = names.difference(self._batch.schema.names)
+        missing = _numbers(self._stored, names)
         if missing:
             # A chunk may have more columns than one.
-            self._arrays |= self._segment.decode(self._block, missing)
-        return {name: self._arrays[i] for name, i in wanted.items()}
+            batch = self._segment.decode(self._block, missing)
+            self._batch = batch if self._batch is None else beside((self._batch, batch))
+        return rows_only(self._block.header.record_count) if self._batch is None else self._batch
+
+
+@lru_cache(maxsize=256)
+def _numbers(stored: tuple[str, ...], names: frozenset[str]) -> tuple[int, ...]:
+    """Return the numbers of those stored columns that have one of the names."""
+    return tuple(i for i, name in enumerate(stored) if name in names)
 
 
 def _read_cold(
@@ -227,4 +241,4 @@ def _read_cold(
         reached = batch.column("offset")[-1].as_py() + 1
         bounds = split.start_offset, split.end_offset
         # Row groups are filtered as they are decoded.
-        yield reached, assembler.sparse(partial(_columns, batch), batch.num_rows, *bounds, ALL_ROWS)
+        yield reached, assembler.sparse(partial(_whole, batch), *bounds, ALL_ROWS)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ..format.block import OFFSET_FIELD
 from ..format.predicate import Comparison, Predicate, conjunction
 from ..format.row_filter import RowFilter
 from ..format.schema import consecutive_offsets, row_schema
@@ -17,6 +19,7 @@ BATCH_ROWS_MIN = 4096
 BATCH_BYTES_MAX = 16 << 20
 # Longer constant columns take little time compared with their batch, and much memory if they are cached.
 _CACHED_ROWS_MAX = 1 << 14
+_CONSTANTS = ("topic", "partition")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +63,8 @@ class Query:
         return self.predicate is not None
 
 
-Load = Callable[[frozenset[str]], Mapping[str, pa.Array]]
-"""Decodes the columns of these names; columns that are not stored are missing in the result."""
+Load = Callable[[frozenset[str]], pa.RecordBatch]
+"""Decodes the columns of these names. Columns that are not stored are missing in the result, and it may have others."""
 
 
 class RowAssembler:
@@ -81,6 +84,7 @@ class RowAssembler:
         self._full = schema
         self.schema, self._needed = _wanted(_Identity(schema), query.columns)
         self._names = self.schema.names  # cached, since Arrow creates new fields at each access
+        self._layouts: dict[tuple[str, ...], _Layout] = {}
         self.filter = RowFilter.of(query.predicate, topic, partition)
 
     def dense(
@@ -102,49 +106,103 @@ class RowAssembler:
         first, last = max(0, start_offset - base_offset), min(count, end_offset - base_offset)
         rows = max(0, last - first)
 
-        def within(names: frozenset[str]) -> dict[str, pa.Array]:
-            columns = dict(load(names))
+        def within(names: frozenset[str]) -> pa.RecordBatch:
+            batch = load(names)
             if rows != count:
-                columns = {name: array.slice(first, rows) for name, array in columns.items()}
+                batch = batch.slice(first, rows)
             if "offset" in names:
-                columns["offset"] = consecutive_offsets(base_offset + first, base_offset + first + rows)
-            return columns
+                start = base_offset + first
+                batch = batch.add_column(0, OFFSET_FIELD, consecutive_offsets(start, start + rows))
+            return batch
 
-        return self._build(within, rows, self.filter if row_filter is None else row_filter)
+        return self._build(within, self.filter if row_filter is None else row_filter)
 
     def sparse(
-        self, load: Load, count: int, start_offset: int, end_offset: int, row_filter: RowFilter | None = None
+        self, load: Load, start_offset: int, end_offset: int, row_filter: RowFilter | None = None
     ) -> pa.RecordBatch:
         """Build the rows of a batch that has its offsets in the column ``offset``; see `dense`."""
-        offsets = load(frozenset(("offset",)))["offset"]
+        offsets = load(frozenset(("offset",))).column("offset")
         keep = pc.and_(pc.greater_equal(offsets, start_offset), pc.less(offsets, end_offset))
         if not pc.all(keep, min_count=0).as_py():
-            load, count = _filtered(load, keep), keep.true_count
-        return self._build(load, count, self.filter if row_filter is None else row_filter)
+            load = _filtered(load, keep)
+        return self._build(load, self.filter if row_filter is None else row_filter)
 
-    def _build(self, load: Load, count: int, row_filter: RowFilter) -> pa.RecordBatch:
-        if row_filter and count:
+    def _build(self, load: Load, row_filter: RowFilter) -> pa.RecordBatch:
+        if row_filter:
             # The other columns are decoded only if there are rows that match.
-            mask = row_filter.mask(load(row_filter.columns), self._full)
+            batch = _only(load(row_filter.columns), row_filter.columns)
+            mask = row_filter.mask(dict(zip(batch.schema.names, batch.columns, strict=True)), self._full)
             if mask is False:
-                count, load = 0, _nothing
-            elif mask is not True:
-                count, load = mask.true_count, _filtered(load, mask)
-        available = {**load(self._needed), **_constants(self._topic, self._partition, count)}
-        # A column may have been added to the topic since.
+                return self._shape(rows_only(0))
+            if mask is not True:
+                load = _filtered(load, mask)
+        return self._shape(load(self._needed))
+
+    def _shape(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the columns of the result, of a batch of stored columns."""
+        names = tuple(batch.schema.names)
+        layout = self._layouts.get(names)
+        if layout is None:
+            layout = self._layouts[names] = self._layout(names)
+        if layout.lacks_columns:
+            return self._with_nulls(batch)
+        if layout.stored is not None:
+            batch = batch.select(layout.stored)
+        if layout.constants:
+            constants = _constants(self._topic, self._partition, batch.num_rows)
+            for at, field in layout.constants:
+                batch = batch.add_column(at, field, constants[field.name])
+        return batch
+
+    def _layout(self, names: tuple[str, ...]) -> _Layout:
+        """Return the layout for batches of stored columns of these names."""
+        places = {name: at for at, name in enumerate(names)}
+        stored = [places[name] for name in self._names if name in places]
+        constants = [(at, self.schema.field(at)) for at, name in enumerate(self._names) if name in _CONSTANTS]
+        return _Layout(
+            None if stored == list(range(len(names))) else stored,
+            constants,
+            len(stored) + len(constants) < len(self._names),
+        )
+
+    def _with_nulls(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the columns of the result, of a batch from before columns were added to the topic."""
+        count = batch.num_rows
+        available = dict(zip(batch.schema.names, batch.columns, strict=True))
+        available |= _constants(self._topic, self._partition, count)
         arrays = [
             available[name] if name in available else pa.nulls(count, self.schema.field(name).type)
             for name in self._names
         ]
-        return pa.RecordBatch.from_arrays(arrays, schema=self.schema) if arrays else _rows_only(count)
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+
+class _Layout(NamedTuple):
+    """How a batch of the result is made of a batch of stored columns: in a third of the time that new columns take.
+
+    Attributes
+    ----------
+    stored
+        The numbers of the stored columns in the result; None if they are all, in their order.
+    constants
+        Place and field of the columns that are added to them.
+    """
+
+    stored: list[int] | None
+    constants: list[tuple[int, pa.Field]]
+    lacks_columns: bool
+
+
+def _only(batch: pa.RecordBatch, names: frozenset[str]) -> pa.RecordBatch:
+    return batch.select([i for i, name in enumerate(batch.schema.names) if name in names])
 
 
 def _filtered(load: Load, mask: pa.Array) -> Load:
-    return lambda names: {name: array.filter(mask) for name, array in load(names).items()}
+    def matching(names: frozenset[str]) -> pa.RecordBatch:
+        batch = _only(load(names), names)
+        return batch.filter(mask) if batch.num_columns else rows_only(mask.true_count)
 
-
-def _nothing(names: frozenset[str]) -> dict[str, pa.Array]:  # noqa: ARG001 — the signature of `Load`
-    return {}
+    return matching
 
 
 class _Identity:
@@ -201,9 +259,9 @@ def _repeat(value: pa.Scalar, count: int) -> pa.Array:
     return pa.repeat(value, count)
 
 
-def _rows_only(count: int) -> pa.RecordBatch:
+def rows_only(count: int) -> pa.RecordBatch:
     """Return a batch without columns and with `count` rows."""
-    return pa.RecordBatch.from_struct_array(pa.array([{}] * count, pa.struct([])))
+    return pa.RecordBatch.from_arrays([pa.nulls(count)], names=[""]).select([])
 
 
 def coalesce(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -214,9 +272,10 @@ def coalesce(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     pending: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:
-        if batch.num_rows == 0:
+        count = batch.num_rows
+        if count == 0:
             continue
-        if batch.num_rows >= BATCH_ROWS_MIN:
+        if count >= BATCH_ROWS_MIN:
             if pending:
                 yield _concatenate(pending)
                 pending, rows, size = [], 0, 0
@@ -226,7 +285,7 @@ def coalesce(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         if pending:
             size = (size or pending[0].nbytes) + batch.nbytes
         pending.append(batch)
-        rows += batch.num_rows
+        rows += count
         # Thousands of large records would fit neither into memory nor into one array of 2 GiB.
         if rows >= BATCH_ROWS_MIN or size >= BATCH_BYTES_MAX:
             yield _concatenate(pending)

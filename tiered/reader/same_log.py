@@ -24,8 +24,10 @@ from ..cold.manifest.partition_manifest import PartitionManifest
 from ..cold.parquet.layout import object_schema
 from ..cold.upkeep.inspect import read_facts_of_entry
 from ..errors import CorruptionError, ObjectNotFound
+from ..format.block import FLAG_OFFSETS
 from ..format.compare import aligned, same_records
 from ..format.manifest import Head, ObjectEntry
+from ..format.schema import consecutive_offsets
 from ..format.topic_meta import TopicMeta
 from ..warm.ends import SegmentEnds
 from ..warm.segment_reader import SegmentFile
@@ -236,14 +238,12 @@ def segment_rows(segment: SegmentFile, schema: pa.Schema, start: int, end: int) 
     """Yield a segment's records in ``[start, end)`` with the columns of an object, a block at a time."""
     wanted = object_schema(schema)
     for block in segment.blocks(start, end):
-        columns = segment.decode(block)
-        arrays = [columns[i] for i in range(len(segment.header.schema))]
-        stored = columns.get(len(arrays))
+        timestamps, *arrays = segment.decode(block).columns
         base = block.header.base_offset
-        offsets = (
-            pa.array(range(base, base + block.header.record_count), pa.int64()) if stored is None else stored
-        )
-        batch = pa.RecordBatch.from_arrays([*arrays[1:], offsets, arrays[0]], schema=wanted)
+        if not block.header.flags & FLAG_OFFSETS:
+            arrays.append(consecutive_offsets(base, base + block.header.record_count))
+        offsets = arrays[-1]
+        batch = pa.RecordBatch.from_arrays([*arrays, timestamps], schema=wanted)
         if base < start or block.header.end_offset > end:
             keep = pc.and_(pc.greater_equal(offsets, start), pc.less(offsets, end))
             batch = batch.filter(keep)

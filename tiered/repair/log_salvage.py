@@ -139,11 +139,10 @@ def _sound(walk: BlockWalk, at: int, file: BinaryIO) -> Iterator[pa.RecordBatch]
     file.seek(walk.index.positions[at])
     block = pa.py_buffer(file.read(walk.index.lengths[at]))
     header = decode_header(block)
-    columns = decode_body(header, block, walk.header.schema)
+    timestamps, *arrays = decode_body(header, block, walk.header.schema).columns
     offsets = consecutive_offsets(header.base_offset, header.end_offset)
     names = [*walk.header.schema.names[1:], OFFSET_FIELD.name, walk.header.schema.names[0]]
-    arrays = [columns[i] for i in range(1, len(walk.header.schema))]
-    yield pa.RecordBatch.from_arrays([*arrays, offsets, columns[0]], names=names)
+    yield pa.RecordBatch.from_arrays([*arrays, offsets, timestamps], names=names)
 
 
 def _lost(schema: pa.Schema, start: int, end: int, time_us: int) -> Iterator[pa.RecordBatch]:

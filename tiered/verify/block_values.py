@@ -21,8 +21,8 @@ def check_body(block: BlockHeader, data: pa.Buffer, schema: pa.Schema, *, where:
     def corrupt(reason: str) -> CorruptionError:
         return CorruptionError(reason, where=where, position=position, offsets=offsets)
 
-    columns = decode_body(block, data, schema, where=where, position=position)
-    for index, column in columns.items():
+    columns = decode_body(block, data, schema, where=where, position=position).columns
+    for index, column in enumerate(columns):
         try:
             column.validate(full=True)
         except (pa.ArrowException, ValueError, OSError) as error:

@@ -40,8 +40,7 @@ def merged_batches(
     pending: list[pa.RecordBatch] = []
     pending_bytes, append_us = 0, 0
     for block in segment.blocks(*(offsets or (segment.header.base_offset, segment.end_offset))):
-        columns = segment.decode(block)
-        batch = pa.RecordBatch.from_arrays([columns[i] for i in range(len(schema))], schema=schema)
+        batch = segment.decode(block).select(schema.names)
         if pending and pending_bytes + batch.nbytes > target_bytes * 5 // 4:
             yield pa.concat_batches(pending), append_us
             pending, pending_bytes = [], 0

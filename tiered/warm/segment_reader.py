@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property, partial
 from pathlib import Path
@@ -301,21 +301,25 @@ class SegmentFile:
             yield header, stored
             position += header.length
 
-    def decode(self, block: Block, columns: list[int] | None = None) -> dict[int, pa.Array]:
+    def decode(
+        self, block: Block, columns: Sequence[int] | None = None, row: int | None = None
+    ) -> pa.RecordBatch:
         """Verify and decode one block of this file; see `decode_body`."""
         checked = (block.position, None if columns is None else tuple(columns))
-        arrays = decode_body(
+        trusted = checked in self._trusted
+        batch = decode_body(
             block.header,
             block.data,
             self.header.schema,
             columns=columns,
             where=self._where,
             position=block.position,
-            trusted=checked in self._trusted,
+            trusted=trusted,
+            row=row,
         )
-        if len(self._trusted) < _TRUSTED_BLOCKS_MAX:
+        if not trusted and row is None and len(self._trusted) < _TRUSTED_BLOCKS_MAX:
             self._trusted.add(checked)
-        return arrays
+        return batch
 
 
 def _has_successor(path: Path) -> bool:
