@@ -43,7 +43,7 @@ Place = tuple[UUID, int]
 
 
 class Reading(Protocol):
-    """A read over several partitions, which sees each transaction wholly or not; it begins before their ends are taken."""
+    """A read of partitions, which sees each transaction wholly or not; it begins before their ends are taken."""
 
     def whole_ends(self, ends: Mapping[Place, int]) -> dict[Place, int] | None:
         """Return the ends, lower where a partition has rows of a transaction that others lack; None: take them again."""

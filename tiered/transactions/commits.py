@@ -26,7 +26,7 @@ from ..base.worker_pool import WorkerPool
 from ..engine.context import Place, Reading, StoreContext
 from ..engine.open_topics import OpenTopic, OpenTopics
 from ..errors import DiskFull, PartitionPoisoned, StoreClosed, TieredError, copy_error
-from ..format.document import STAGED_FEATURE, TRANSACTIONS_FEATURE
+from ..format.document import TRANSACTIONS_FEATURE
 from ..format.schema import TRANSACTIONS_TOPIC
 from ..format.topic_meta import TopicMeta
 from ..hot.held_partition import HeldPartition
@@ -329,10 +329,9 @@ class Commits:
     def begin_reading_one(self, meta: TopicMeta) -> Reading | None:
         """Begin a read of one partition of a topic; None where it needs none.
 
-        A partition has all rows of a transaction, or none; but those of a batch come one after the other.
+        The rows of a batch come to a partition one after the other, and a power cut may keep a part of those of a transaction.
         """
-        batches = meta.name != TRANSACTIONS_TOPIC and STAGED_FEATURE in self._context.catalog.features()
-        return self.begin_reading() if batches else None
+        return None if meta.name == TRANSACTIONS_TOPIC else self.begin_reading()
 
     def begin_reading(self) -> Reading:
         """Begin a read over several partitions."""
