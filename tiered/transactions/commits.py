@@ -23,6 +23,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import ExitStack, suppress
 
 from ..base.worker_pool import WorkerPool
+from ..base.worker_thread import WorkerThread
 from ..engine.context import Place, Reading, StoreContext
 from ..engine.open_topics import OpenTopic, OpenTopics
 from ..errors import DiskFull, PartitionPoisoned, StoreClosed, TieredError, copy_error
@@ -59,7 +60,7 @@ class Commits:
         self._certain_ends: dict[Place, int] = {}
         # Partitions in which a decided transaction waits for room on the disk.
         self._suspended: dict[Place, OpenTopic] = {}
-        self._thread = WorkerPool(1, "tiered-commit")
+        self._thread = WorkerThread("tiered-commit", self._run)
         self._syncs = WorkerPool(_SYNC_THREADS, "tiered-commit-sync")
         self.completion = Completion(context, topics, log, lambda work: self._syncs.submit(work) is not None)
 
@@ -94,9 +95,9 @@ class Commits:
             raise _not_committed(error) from None
         commit = PendingCommit(decision, parts)
         self._waiting.append(commit)
-        if self._thread.submit(self._run) is None:
+        if not self._thread.wake():
             raise self._closed()
-        ranges = commit.future.result()
+        ranges = commit.wait()
         self.log.wait_published(commit.log_end)
         return ranges
 
@@ -379,7 +380,7 @@ class Commits:
 
     def close(self) -> None:
         """Commit nothing more; what still waits raises `StoreClosed`."""
-        self._thread.close(wait=True)
+        self._thread.close()
         self._syncs.close(wait=True)
         while self._waiting:
             commit = self._waiting.popleft()
