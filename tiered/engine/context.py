@@ -31,6 +31,8 @@ class Fencing(Protocol):
 
     def end_in_bucket(self, meta: TopicMeta, partition: int, *, ask: bool) -> int | None: ...
 
+    def announce_partitions(self, meta: TopicMeta) -> None: ...
+
 
 class PublishedWait(Protocol):
     """The wait until records are published; see `tiering.publisher.Publisher`."""
