@@ -167,7 +167,7 @@ def test_a_repeat_beside_the_first_attempt(store: Any) -> None:
     store.commits._waiting.extend(both)
     store.commits._run()
     assert values(store.topic("events")) == [b"a"]
-    assert [commit.future.result() for commit in both] == [[("events", tiered.OffsetRange(0, 0, 1))]] * 2
+    assert [commit.wait() for commit in both] == [[("events", tiered.OffsetRange(0, 0, 1))]] * 2
 
 
 def test_a_snapshot_of_several_topics(store: Any, remote: Any) -> None:

@@ -540,6 +540,28 @@ def test_a_log_that_a_restore_cut_below_the_checkpoint_stops_the_stream(
         assert reader.latest(found[-1][1]) == found[-1][1]
 
 
+@pytest.mark.parametrize("rows", [3, 7])
+def test_a_checkpoint_of_a_partition_that_was_lost_and_has_other_records_stops_the_stream(
+    tmp_path: Path, rows: int
+) -> None:
+    """The bucket had no record of it when the disk was lost."""
+    bucket, new = (tmp_path / "bucket").as_uri(), str(tmp_path / "new")
+    with tiered.open(tmp_path / "old", cold=bucket) as store:
+        topic = store.create_topic("t")
+        topic.append(b"published")
+        topic.publish()
+        topic.add_partitions(2)
+        topic.append_many([{"value": b"lost", "partition": 1}] * 5)
+        topic.flush()
+        lost = Stream(str(tmp_path / "old"), "t", startingOffsets="latest").initial()
+    with tiered.restore(bucket, new) as store:
+        store.topic("t").add_partitions(2)
+        store.topic("t").append_many([{"value": b"new", "partition": 1}] * rows)
+        store.flush()
+        with pytest.raises(OffsetOutOfRange, match="from offset 0 on.*offset 5"):
+            Stream(new, "t").latest(lost)
+
+
 def test_a_restore_that_kept_what_was_read_is_gone_on_with(restored: tuple[str, list[str]]) -> None:
     """Also by a checkpoint that says of no lineage, as an older release wrote it: it cannot be told, and is taken as it is."""
     path, (shared, undone) = restored

@@ -15,11 +15,13 @@ import tiered
 from tests.support.clock import Clock
 from tests.support.stores import open_store, stepwise
 from tiered import aio
+from tiered.cold.manifest.store_documents import StoreDocuments
 from tiered.engine.host import Host
 from tiered.errors import OffsetOutOfRange, PositionLost
 from tiered.flight.server import actions
 from tiered.format.schema import TRANSACTIONS_TOPIC
 from tiered.store.interface.follow import follow_partitions
+from tiered.tiering.claims import Claims
 
 KINDS = ["served", "read_only", "bucket"]
 TAKEN_BACK = "a restore took the log back"
@@ -237,9 +239,10 @@ def test_a_position_at_the_same_offset_of_the_restored_log_is_stored(begin: Call
 
 @pytest.mark.parametrize("again", [False, True], ids=["lost once", "lost twice"])
 def test_positions_in_a_partition_that_was_lost_are_lost(
-    begin: Callable[[str], Life], *, again: bool
+    begin: Callable[[str], Life], monkeypatch: pytest.MonkeyPatch, *, again: bool
 ) -> None:
     """It was added, and its positions were published; the topic's document, with the number of partitions, was not."""
+    monkeypatch.setattr(Claims, "announce_partitions", lambda *_: None)
     life = begin("served")
     life.lose_the_rest()
     for _ in range(1 + again):
@@ -261,6 +264,56 @@ def test_positions_in_a_partition_that_was_lost_are_lost(
     with pytest.raises(PositionLost, match=TAKEN_BACK):
         life.consumer(partitions=1)
     assert values(life.consumer(partitions=1, on_rewind="earliest"))[0] == b"new0"
+
+
+@pytest.mark.parametrize("kind", ["served", "read_only"])
+@pytest.mark.parametrize("rows", [3, 7])
+def test_readers_of_a_partition_that_was_lost_and_has_other_records_notice_it(
+    begin: Callable[[str], Life], kind: str, rows: int
+) -> None:
+    """The bucket knows the partition before it takes records, so the restore begins its log anew."""
+    life = begin(kind)
+    life.store.topic("orders").add_partitions(2)
+    life.store.topic("orders").append_many([{"value": b"lost", "partition": 1} for _ in range(5)])
+    life.lose_the_rest()
+    topic = life.reader.topic("orders")
+    consumer = topic.consumer("billing", partitions=1)
+    assert len(values(consumer)) == 5
+    followers = [topic.read(1, 0, follow=True), follow_partitions(topic, None)]  # type: ignore[arg-type]
+    assert [record.value for record in islice(followers[0], 5)] == [b"lost"] * 5
+    assert len(list(islice(followers[1], 18))) == 18
+    snapshot = life.reader.snapshot(["orders"])
+    life.restore(rows=0)
+    topic = life.store.topic("orders")
+    topic.add_partitions(2)
+    topic.append_many([{"value": b"new%d" % i, "partition": 1} for i in range(rows)])
+    topic.flush()
+    with pytest.raises(PositionLost, match=TAKEN_BACK):
+        consumer.poll(0)
+    for records in followers:
+        with pytest.raises(PositionLost, match=TAKEN_BACK):
+            next(records)
+    with pytest.raises(PositionLost, match=TAKEN_BACK):
+        snapshot.scan("orders")
+
+
+def test_partitions_are_added_while_the_bucket_does_not_answer(
+    begin: Callable[[str], Life], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    life = begin("read_only")
+    with monkeypatch.context() as outage:
+        outage.setattr(StoreDocuments, "put_topic", unreachable)
+        life.store.topic("orders").add_partitions(2)
+        assert "partitions of topic 'orders'" in caplog.text
+    life.store.topic("orders").append_many([{"value": b"kept", "partition": 1}])
+    life.store.topic("orders").publish()
+    life.at = None
+    life.restore(rows=0)
+    assert life.store.topic("orders").offsets()[1].end == 1
+
+
+def unreachable(*_: Any, **__: Any) -> None:
+    raise tiered.ColdStorageError("no answer (injected)", retryable=True)
 
 
 def test_a_restore_between_the_offsets_and_the_rows_is_noticed(

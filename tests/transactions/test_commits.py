@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import tiered
-from tests.support.disk_model import Image
+from tests.support.disk_model import Image, Sync
 from tests.support.recorder import Recorder
 from tests.support.stores import let_go, stepwise, values
 from tests.transactions.faults import FAULTS, Fault
@@ -283,3 +283,18 @@ def test_an_error_after_the_decision_leaves_it_unknown(
     let_go(store)
     with tiered.open(tmp_path / "data", settings=stepwise(offload="off")) as again:
         assert values(again.topic("events")) == [b"1"]
+
+
+def test_a_commit_makes_one_sync(tmp_path: Path) -> None:
+    """That of the log: rows that the log can append again need none, however many partitions have them."""
+    recorder = Recorder(tmp_path)
+    with opened(recorder) as store:
+        store.create_topic("events", partitions=2)
+        syncs = []
+        for _ in range(4):
+            began = len(recorder.journal)
+            with store.transaction() as transaction:
+                transaction.append("events", b"0", partition=0)
+                transaction.append("events", b"1", partition=1)
+            syncs.append(sum(isinstance(op, Sync) for op in recorder.journal[began:]))
+        assert syncs[1:] == [1, 1, 1]

@@ -31,6 +31,8 @@ class Fencing(Protocol):
 
     def end_in_bucket(self, meta: TopicMeta, partition: int, *, ask: bool) -> int | None: ...
 
+    def announce_partitions(self, meta: TopicMeta) -> None: ...
+
 
 class PublishedWait(Protocol):
     """The wait until records are published; see `tiering.publisher.Publisher`."""
@@ -43,7 +45,7 @@ Place = tuple[UUID, int]
 
 
 class Reading(Protocol):
-    """A read over several partitions, which sees each transaction wholly or not; it begins before their ends are taken."""
+    """A read of partitions, which sees each transaction wholly or not; it begins before their ends are taken."""
 
     def whole_ends(self, ends: Mapping[Place, int]) -> dict[Place, int] | None:
         """Return the ends, lower where a partition has rows of a transaction that others lack; None: take them again."""

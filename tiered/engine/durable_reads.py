@@ -10,9 +10,8 @@ import pyarrow as pa
 from ..errors import TopicNotFound
 from ..reader.read import read_splits
 from ..reader.rows import Query, coalesce
-from ..reader.snapshot import PartitionSnapshot, snapshot_partition
 from .open_topics import OpenTopic
-from .read import has_new_columns, refresh
+from .read import has_new_columns, refresh, snapshot_beyond
 from .records import OffsetRange
 from .same_lineage import of_lineage
 
@@ -36,7 +35,7 @@ def durable_offsets(topic: OpenTopic, partitions: Iterable[int]) -> dict[int, Of
     if rest:
         refresh(topic)
     for partition in rest:
-        found = _durable_snapshot(topic, partition, None, 0)
+        found = snapshot_beyond(topic, partition, None, 0)
         ranges[partition] = OffsetRange(partition, found.start_offset, found.end_offset)
     return ranges
 
@@ -62,22 +61,13 @@ def durable_batches(
     ):
         return offset
     refresh(topic, asks_bucket=False)
-    snapshot = _durable_snapshot(topic, partition, offset, offset + count)
+    snapshot = snapshot_beyond(topic, partition, offset, offset + count)
     if has_new_columns(topic, snapshot):
         refresh(topic)
     context = topic.context
     rows = read_splits(context.tiers, topic.meta, snapshot.splits, Query(), check=context.lifecycle.check)
     yield from of_lineage(topic, snapshot, lineage, coalesce(rows))
     return min(offset + count, snapshot.end_offset)
-
-
-def _durable_snapshot(
-    topic: OpenTopic, partition: int, offset: int | None, end: int | None
-) -> PartitionSnapshot:
-    view = topic.view(partition, flush=False)
-    return snapshot_partition(
-        topic.context.tiers, topic.meta, partition, view=view, start_offset=offset, end_offset=end
-    )
 
 
 def wait_durable(

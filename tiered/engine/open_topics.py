@@ -36,6 +36,8 @@ class OpenTopic(TopicShape):
         Guards changes of the topic itself; no append or flush takes it.
     listeners
         Notified when records of any partition become durable, and when the topic or the store ends.
+    whole_ends
+        Without a writer here, by partition: a lineage, and an end before which it has no part of a transaction.
     """
 
     def __init__(self, topics: OpenTopics, meta: TopicMeta) -> None:
@@ -45,6 +47,7 @@ class OpenTopic(TopicShape):
         self.lock = threading.RLock()
         self.writers: dict[int, PartitionWriter] = {}
         self.listeners = Listeners()
+        self.whole_ends: dict[int, tuple[int | None, int]] = {}
 
     def writer(self, partition: int) -> PartitionWriter:
         """Return the writer of a partition; the first call opens it by `OpenTopics.open_writer`."""

@@ -1,7 +1,7 @@
 """Short reads of segments on this disk, without a snapshot.
 
 `read_local` makes every check that a snapshot makes: the store is open, the topic was not deleted, the range lies within
-the log, its records are durable, and the segment's file is there. If a check fails, or the range is not in one sealed
+the log, its records are durable, none is of a transaction of which others are missing, and the segment's file is there. If a check fails, or the range is not in one sealed
 segment or the writer's active one, `read_local` returns None. The caller then takes a snapshot, which raises the right
 error.
 """
@@ -15,12 +15,13 @@ from pathlib import Path
 import pyarrow as pa
 
 from ..format.codec import Codec
+from ..format.document import TRANSACTIONS_FEATURE
 from ..reader.block_cache import BlockKey, CachedBlock
 from ..reader.splits import Tier
-from ..warm.partition_directory import START_FILE, read_start_offset
+from ..warm.partition_directory import START_FILE, read_lineage, read_start_offset
 from ..warm.segment_reader import Block, SegmentFile
 from .open_topics import OpenTopic
-from .read import refresh
+from .read import refresh, snapshots
 from .records import Record, record_of, records_of
 
 _WARM = Tier.WARM.value
@@ -79,11 +80,25 @@ def _is_readable(topic: OpenTopic, partition: int, directory: Path, offset: int,
         return writer.fault is None and writer.start_offset <= offset and end <= writer.durable_offset
     if topic.context.lifecycle.writes and not topic.registry.is_open(topic):
         return False
+    if not _is_whole(topic, partition, directory, end):
+        return False
     start_offsets = topic.context.start_offsets
     try:
         return start_offsets.read(f"{directory}/{START_FILE}", lambda: read_start_offset(directory)) <= offset
     except FileNotFoundError:
         return True  # the log begins at 0
+
+
+def _is_whole(topic: OpenTopic, partition: int, directory: Path, end: int) -> bool:
+    """Whether the partition has all rows of each transaction with rows before `end`."""
+    if TRANSACTIONS_FEATURE not in topic.context.catalog.features():
+        return True
+    lineage = read_lineage(directory)
+    known = topic.whole_ends.get(partition)
+    if known is None or known[0] != lineage or known[1] < end:
+        (part,) = snapshots(topic, [partition], None, 0)
+        topic.whole_ends[partition] = known = lineage, part.end_offset
+    return end <= known[1]
 
 
 def _row(topic: OpenTopic, partition: int, segment: SegmentFile, offset: int) -> Record:

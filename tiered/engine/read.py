@@ -9,6 +9,7 @@ from dataclasses import replace
 import pyarrow as pa
 
 from ..errors import ColdStorageError, OffsetOutOfRange, TieredError
+from ..format.document import TRANSACTIONS_FEATURE
 from ..hot.view import HotView
 from ..reader.query import Offsets, bound
 from ..reader.read import read_splits
@@ -59,14 +60,20 @@ def refresh(topic: OpenTopic, *, asks_bucket: bool = True) -> None:
 def snapshots(
     topic: OpenTopic, partitions: Iterable[int], start_offset: Offsets, end_offset: Offsets
 ) -> tuple[PartitionSnapshot, ...]:
-    """Take a snapshot of each partition over all tiers, within bounds on offsets; of transactions, see `whole_snapshots`."""
+    """Take a snapshot of each partition over all tiers, within bounds on offsets; see `whole_snapshots`."""
     return whole_snapshots([(topic, partition) for partition in partitions], start_offset, end_offset)
 
 
 def whole_snapshots(
-    places: Sequence[tuple[OpenTopic, int]], start_offset: Offsets, end_offset: Offsets
+    places: Sequence[tuple[OpenTopic, int]], start_offset: Offsets, end_offset: Offsets, *, flush: bool = True
 ) -> tuple[PartitionSnapshot, ...]:
-    """Take snapshots of partitions, of one topic or several, in which each transaction is whole or absent."""
+    """Take snapshots of partitions, of one topic or several, in which each transaction is whole or absent.
+
+    Parameters
+    ----------
+    flush
+        As in `OpenTopic.view`.
+    """
 
     def take(at: int, view: HotView | None, end: int | None) -> PartitionSnapshot:
         topic, partition = places[at]
@@ -82,7 +89,7 @@ def whole_snapshots(
     for _ in range(_READINGS_MAX):
         commits = places[0][0].context.commits
         reading = commits.begin_reading() if len(places) > 1 else commits.begin_reading_one(places[0][0].meta)
-        hot = [topic.view(partition) for topic, partition in places]
+        hot = [topic.view(partition, flush=flush) for topic, partition in places]
         parts = [take(at, view, None) for at, view in enumerate(hot)]
         if reading is None:
             return tuple(parts)
@@ -97,13 +104,26 @@ def whole_snapshots(
 
 def offset_ranges(topic: OpenTopic) -> dict[int, OffsetRange]:
     """Return start and end offset of each partition; see `Topic.offsets`."""
-    ranges = {}
-    for partition in range(topic.partitions):
+    parts = snapshots(topic, range(topic.partitions), None, 0)
+    return {part.partition: OffsetRange(part.partition, part.start_offset, part.end_offset) for part in parts}
+
+
+def snapshot_beyond(
+    topic: OpenTopic, partition: int, offset: int | None, end: int | None, *, flush: bool = False
+) -> PartitionSnapshot:
+    """Take the snapshot of one partition from an offset on, for a reader that comes again and again.
+
+    From a bucket it costs one request where there is no new record, or no transaction in the store.
+    """
+    context = topic.context
+    if offset is not None and context.tiers.locations.root is None:
         snapshot = snapshot_partition(
-            topic.context.tiers, topic.meta, partition, view=topic.view(partition), end_offset=0
+            context.tiers, topic.meta, partition, view=None, start_offset=offset, end_offset=end
         )
-        ranges[partition] = OffsetRange(partition, snapshot.start_offset, snapshot.end_offset)
-    return ranges
+        if snapshot.end_offset <= offset or TRANSACTIONS_FEATURE not in context.catalog.features():
+            return snapshot
+    (snapshot,) = whole_snapshots([(topic, partition)], offset, end, flush=flush)
+    return snapshot
 
 
 def records(
@@ -157,10 +177,7 @@ def _snapshot_from(
     topic: OpenTopic, partition: int, offset: int | None, end: int | None, follow: bool
 ) -> PartitionSnapshot:
     # A writer in this process knows the durable offset; a follower must not force a flush.
-    view = topic.view(partition, flush=not follow)
-    snapshot = snapshot_partition(
-        topic.context.tiers, topic.meta, partition, view=view, start_offset=offset, end_offset=end
-    )
+    snapshot = snapshot_beyond(topic, partition, offset, end, flush=not follow)
     if offset is not None and offset > snapshot.end_offset:
         raise OffsetOutOfRange(
             f"offset {offset} of topic {topic.name!r} partition {partition} is not there yet; the log has "

@@ -84,6 +84,8 @@ def add_partitions(topic: OpenTopic, total: int) -> None:
     with topic.lock:
         meta = with_partitions(topic.meta, total)
         _write(topic, meta)
+        if topic.context.settings.policy_for(topic.name).offload.after is not None:
+            topic.context.fencing.announce_partitions(meta)
         topic.set_meta(meta)
 
 

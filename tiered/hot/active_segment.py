@@ -35,7 +35,8 @@ class ActiveSegment:
     start_offset : int
         Start offset of the partition.
     durable_offset, durable_producers
-        The end of the durable records, and the idempotent producers of the records before it.
+        The end of the durable records, and the idempotent producers of the records before it. Rows that are withheld are behind
+        it.
     advanced : InterruptSafeCondition
         Notified when the durable offset grows, and on a fault.
     listeners : Listeners
@@ -59,6 +60,7 @@ class ActiveSegment:
         self.start_offset = start_offset
         self.durable_offset = segment.end_offset
         self.durable_producers = segment.producers.snapshot()
+        self._withheld: tuple[int, tuple[ProducerState, ...]] | None = None
         self.advanced = InterruptSafeCondition()
         self.listeners = Listeners()
         self.recent = RecentBlocks(options.memory)
@@ -75,6 +77,19 @@ class ActiveSegment:
         """Path, base offset and bytes of the file, as they are now; waits for no lock."""
         segment = self.segment
         return segment.path, segment.header.base_offset, segment.position
+
+    @property
+    def written(self) -> tuple[int, tuple[ProducerState, ...]]:
+        """The end of the written records, without those that are withheld, and the producers of the records before it."""
+        return self._withheld or (self.segment.end_offset, self.segment.producers.snapshot())
+
+    def withhold(self) -> None:
+        """Let readers see nothing of what is appended from here on until `release`: its rows come by several writes."""
+        self._withheld = self.written
+
+    def release(self) -> None:
+        """Let readers see what was withheld, once a sync has made it durable."""
+        self._withheld = None
 
     def make_room(self, length: int) -> None:
         """Roll if the segment has no room for blocks of `length` bytes, and reserve that much on the disk.
@@ -181,7 +196,7 @@ class ActiveSegment:
 
     def _advance(self, end: int, producers: tuple[ProducerState, ...]) -> None:
         with self.advanced.lock:
-            if end >= self.durable_offset:
+            if end >= self.durable_offset and (self._withheld is None or end <= self._withheld[0]):
                 self.durable_offset, self.durable_producers = end, producers
             self.advanced.notify_all()
         self.listeners.notify()

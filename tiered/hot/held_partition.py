@@ -70,6 +70,14 @@ class HeldPartition:
         """
         self._active.make_room(length)
 
+    def withhold(self) -> None:
+        """Let readers see nothing of what is appended from here on until `release`."""
+        self._active.withhold()
+
+    def release(self) -> None:
+        """Let readers see what was withheld, once a sync has made it durable."""
+        self._active.release()
+
     def append(
         self,
         bodies: Sequence[Body],

@@ -408,7 +408,7 @@ class PartitionWriter(WriterFields):
                 with active.advanced.lock:
                     end, producers = active.durable_offset, active.durable_producers
             else:
-                end, producers = segment.end_offset, segment.producers.snapshot()
+                end, producers = active.written
             index = segment.index.frozen()
             recent = active.recent.between(0, end)
         return HotView(

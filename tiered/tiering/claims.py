@@ -12,7 +12,7 @@ from ..base.keyed_locks import KeyedLocks
 from ..cold.manifest.commit import FIRST_LINEAGE, Committer
 from ..cold.manifest.partition_manifest import PartitionManifest
 from ..cold.manifest.store_documents import DELETE_AGAIN, DELETED_IN_BUCKET
-from ..errors import ColdStorageError, CorruptionError, DiskFull, Fenced, TopicNotFound
+from ..errors import ColdStorageError, CorruptionError, DiskFull, Fenced, TieredError, TopicNotFound
 from ..format.manifest import Head
 from ..format.topic_meta import TopicMeta
 from ..hot.partition_writer import PartitionWriter
@@ -124,6 +124,23 @@ class Claims:
                 except TopicNotFound:
                     reason = f"{DELETED_IN_BUCKET}; {DELETE_AGAIN.format(name=meta.name)}"
                     self.fences.fence(handle, reason)
+
+    def announce_partitions(self, meta: TopicMeta) -> None:
+        """Tell the bucket of new partitions of a topic that it knows, before they take records.
+
+        Then a restore has them, and begins their logs anew: readers tell later records from those that were lost with the disk.
+        Where the bucket does not answer, the next pass tells it.
+        """
+        if not self._tiers.has_cold:
+            return
+        directories = (self._tiers.directory(meta.name, key) for key in range(meta.partitions))
+        if all(read_lineage(directory) is None for directory in directories if directory is not None):
+            return
+        try:
+            with self._topics.of(meta.topic_id):
+                self.store.announce(meta, briefly=True)
+        except TieredError as error:
+            log.warning("the bucket does not know the new partitions of topic %r yet: %s", meta.name, error)
 
     def partition_lock(self, handle: PartitionHandle) -> threading.RLock:
         """Return the lock for claims of a partition and for uploads of its tail.

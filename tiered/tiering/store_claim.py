@@ -122,8 +122,13 @@ class StoreClaim:
         known = self._owns_prefix and newest is not None and _includes(newest, meta)
         return known and self._features_are_known
 
-    def announce(self, meta: TopicMeta) -> None:
+    def announce(self, meta: TopicMeta, *, briefly: bool = False) -> None:
         """Claim the prefix, and write the topic's document to the bucket.
+
+        Parameters
+        ----------
+        briefly
+            Send each request once, with short timeouts.
 
         Raises
         ------
@@ -131,14 +136,15 @@ class StoreClaim:
             The topic has a tombstone.
         ConfigError, Fenced, ColdStorageError, CorruptionError, UnsupportedFormat
         """
-        bucket = StoreDocuments(self._tiers.object_store)
-        self._own_prefix(bucket)
-        try:
-            bucket.put_topic(meta.to_json(), self._documents_lineage)
-        except Fenced:
-            # Perhaps by a restore that began since the claim, and that runs still or was cut short.
-            self._claim_store(bucket)
-            bucket.put_topic(meta.to_json(), self._documents_lineage)
+        with self.brief_connection() if briefly else nullcontext(self._tiers.object_store) as store:
+            bucket = StoreDocuments(store)
+            self._own_prefix(bucket)
+            try:
+                bucket.put_topic(meta.to_json(), self._documents_lineage)
+            except Fenced:
+                # Perhaps by a restore that began since the claim, and that runs still or was cut short.
+                self._claim_store(bucket)
+                bucket.put_topic(meta.to_json(), self._documents_lineage)
         with self._lock:
             self._announced[meta.topic_id] = meta
 

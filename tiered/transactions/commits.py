@@ -23,10 +23,11 @@ from collections.abc import Iterable, Sequence
 from contextlib import ExitStack, suppress
 
 from ..base.worker_pool import WorkerPool
+from ..base.worker_thread import WorkerThread
 from ..engine.context import Place, Reading, StoreContext
 from ..engine.open_topics import OpenTopic, OpenTopics
 from ..errors import DiskFull, PartitionPoisoned, StoreClosed, TieredError, copy_error
-from ..format.document import STAGED_FEATURE, TRANSACTIONS_FEATURE
+from ..format.document import TRANSACTIONS_FEATURE
 from ..format.schema import TRANSACTIONS_TOPIC
 from ..format.topic_meta import TopicMeta
 from ..hot.held_partition import HeldPartition
@@ -59,7 +60,7 @@ class Commits:
         self._certain_ends: dict[Place, int] = {}
         # Partitions in which a decided transaction waits for room on the disk.
         self._suspended: dict[Place, OpenTopic] = {}
-        self._thread = WorkerPool(1, "tiered-commit")
+        self._thread = WorkerThread("tiered-commit", self._run)
         self._syncs = WorkerPool(_SYNC_THREADS, "tiered-commit-sync")
         self.completion = Completion(context, topics, log, lambda work: self._syncs.submit(work) is not None)
 
@@ -94,9 +95,9 @@ class Commits:
             raise _not_committed(error) from None
         commit = PendingCommit(decision, parts)
         self._waiting.append(commit)
-        if self._thread.submit(self._run) is None:
+        if not self._thread.wake():
             raise self._closed()
-        ranges = commit.future.result()
+        ranges = commit.wait()
         self.log.wait_published(commit.log_end)
         return ranges
 
@@ -329,10 +330,9 @@ class Commits:
     def begin_reading_one(self, meta: TopicMeta) -> Reading | None:
         """Begin a read of one partition of a topic; None where it needs none.
 
-        A partition has all rows of a transaction, or none; but those of a batch come one after the other.
+        The rows of a batch come to a partition one after the other, and a power cut may keep a part of those of a transaction.
         """
-        batches = meta.name != TRANSACTIONS_TOPIC and STAGED_FEATURE in self._context.catalog.features()
-        return self.begin_reading() if batches else None
+        return None if meta.name == TRANSACTIONS_TOPIC else self.begin_reading()
 
     def begin_reading(self) -> Reading:
         """Begin a read over several partitions."""
@@ -380,7 +380,7 @@ class Commits:
 
     def close(self) -> None:
         """Commit nothing more; what still waits raises `StoreClosed`."""
-        self._thread.close(wait=True)
+        self._thread.close()
         self._syncs.close(wait=True)
         while self._waiting:
             commit = self._waiting.popleft()

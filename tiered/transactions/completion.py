@@ -119,6 +119,7 @@ class Completion:
                 missing = 0
             if missing > 0 and not self._append_missing(meta, held, decided, at, missing):
                 held.continue_numbers(TRANSACTIONS_PRODUCER, end)
+                held.release()
                 missing = 0
             if missing > 0:
                 first = held.end_offset - part.rows

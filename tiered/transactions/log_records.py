@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.types as pt
 
 from ..engine.open_topics import OpenTopic
 from ..engine.read import snapshots
@@ -71,17 +72,39 @@ def _missing(topic: OpenTopic, offset: int) -> CorruptionError:
     return CorruptionError("rows of a transaction are missing", where=where, offsets=(offset, offset + 1))
 
 
-def body_of_records(topic: OpenTopic, rows: list[dict[str, Any]], now_us: int) -> pa.RecordBatch:
-    """Return rows as a body batch, with the time of their append."""
-    schema = body_schema(topic.schema)
-    arrays = [_column(field, [row.get(field.name) for row in rows]) for field in topic.schema]
-    return pa.RecordBatch.from_arrays([pa.array([now_us] * len(rows), TIMESTAMP), *arrays], schema=schema)
+class RecordEncoder:
+    """Makes body batches of rows of the log.
+
+    Most values of most records are empty, and a conversion takes several microseconds, so the columns of empty values are kept.
+
+    Parameters
+    ----------
+    schema
+        That of the log's topic.
+    """
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self.schema = schema
+        self._body_schema = body_schema(schema)
+        self._columns = [_Column(field) for field in schema]
+
+    def encode(self, rows: Sequence[Mapping[str, Any]], now_us: int) -> pa.RecordBatch:
+        """Return rows as a body batch, with the time of their append."""
+        arrays = [column.encode(rows) for column in self._columns]
+        times = pa.array([now_us] * len(rows), TIMESTAMP)
+        return pa.RecordBatch.from_arrays([times, *arrays], schema=self._body_schema)
 
 
-def _column(field: pa.Field, values: list[Any]) -> pa.Array:
-    # Most columns of most records are empty, and a conversion of nested values takes several times as long.
-    if all(value is None for value in values):
-        return pa.nulls(len(values), field.type)
-    if field.name in _OF_PARTS:
-        values = [value and [part.to_row() for part in value] for value in values]
-    return pa.array(values, field.type)
+class _Column:
+    def __init__(self, field: pa.Field) -> None:
+        self._name, self._type = field.name, field.type
+        self._empty: Any = [] if pt.is_list(field.type) else "" if pt.is_string(field.type) else None
+        self._of_null, self._of_empty = pa.nulls(1, field.type), pa.array([self._empty], field.type)
+
+    def encode(self, rows: Sequence[Mapping[str, Any]]) -> pa.Array:
+        values = [row.get(self._name) for row in rows]
+        if len(values) == 1 and (values[0] is None or values[0] == self._empty):
+            return self._of_null if values[0] is None else self._of_empty
+        if self._name in _OF_PARTS:
+            values = [value and [part.to_row() for part in value] for value in values]
+        return pa.array(values, self._type)

@@ -22,7 +22,7 @@ from ..format.document import STAGED_FEATURE, TRANSACTIONS_FEATURE
 from ..format.schema import TRANSACTIONS_TOPIC
 from ..format.timestamps import timestamp_us
 from ..warm.catalog import TransactionsCut
-from .log_records import body_of_records, read_records
+from .log_records import RecordEncoder, read_records
 from .log_tables import LogTables
 from .parts import PARTS_COLUMNS, TRANSACTIONS_PRODUCER
 from .positions import TRANSACTIONS_SCHEMA
@@ -76,6 +76,7 @@ class LogTopic:
         self._create = create
         self._known: OpenTopic | None = None
         self._cuts: tuple[TransactionsCut, ...] = ()
+        self._records: RecordEncoder | None = None
 
     # -- reading ---------------------------------------------------------------------------------
 
@@ -196,8 +197,13 @@ class LogTopic:
         """
         with topic.writer(0).held() as held:
             first = held.end_offset
-            held.append(encode_blocks(body_of_records(topic, list(rows), time_us)), keep=False)
+            held.append(encode_blocks(self._encoder(topic).encode(rows, time_us)), keep=False)
             self.end = held.end_offset
         for at, row in enumerate(rows):
             self.tables.apply(first + at, row, time_us)
         return self.end
+
+    def _encoder(self, topic: OpenTopic) -> RecordEncoder:
+        if self._records is None or self._records.schema is not topic.schema:
+            self._records = RecordEncoder(topic.schema)
+        return self._records

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
-from concurrent.futures import Future
 
 import pyarrow as pa
 
@@ -28,7 +28,7 @@ _ALONE = 1 << 62
 
 
 class PendingCommit:
-    """A transaction that waits for its commit, and the future with the ranges of its rows."""
+    """A transaction that waits for its commit."""
 
     def __init__(self, decision: Decision, parts: Sequence[EncodedPart[OpenTopic]]) -> None:
         self.decision = decision
@@ -37,14 +37,20 @@ class PendingCommit:
         self.ranges: Ranges = []
         self.log_end = 0
         self.error: TieredError | None = None
-        self.future: Future[Ranges] = Future()
+        # A lock instead of a future, whose condition takes a fifth of the time of a small commit.
+        self._pending = threading.Lock()
+        self._pending.acquire()
 
     def end(self) -> None:
-        """Give the caller the ranges, or the error."""
-        if self.error is not None:
-            self.future.set_exception(self.error)
-        else:
-            self.future.set_result(self.ranges)
+        """Wake the caller of `wait`; called once."""
+        self._pending.release()
+
+    def wait(self) -> Ranges:
+        """Return the ranges of the rows, or raise the error, once the commit has ended."""
+        with self._pending:
+            if self.error is not None:
+                raise self.error
+            return self.ranges
 
 
 class Placing:

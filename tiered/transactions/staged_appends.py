@@ -94,6 +94,7 @@ class _Target:
         self, held: HeldPartition, part: Part, missing: int, block_bytes: int, decided_us: int
     ) -> None:
         self._held = held
+        held.withhold()
         self._skip = part.rows - missing
         self._left = missing
         self._next_number = part.first_number + self._skip
@@ -114,7 +115,7 @@ class _Target:
             self.flush()
 
     def finish(self) -> None:
-        """Append the rest.
+        """Append the rest, and let readers see all.
 
         Raises
         ------
@@ -124,6 +125,7 @@ class _Target:
         self.flush()
         if self._left:
             raise CorruptionError(f"{abs(self._left)} rows of a batch are missing, or too many")
+        self._held.release()
 
     def flush(self) -> None:
         """Append the rows that wait for a block."""

@@ -413,9 +413,8 @@ class TransactionLog:
         ColdStorageError
             They are durable on this disk, and published later.
         """
-        with self._lock:
-            topic = self._log.writable()
-        if topic.publishes:
+        topic = self._log.topic
+        if topic is not None and topic.publishes:
             topic.wait_safe(0, end, None)
 
     def parts_beyond(self, ends: Mapping[Place, int]) -> list[Sequence[Part]]:

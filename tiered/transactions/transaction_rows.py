@@ -26,6 +26,7 @@ from ..format.block_rows import encode_blocks, split
 from ..format.record import partition_of
 from ..format.schema import body_schema
 from ..format.sizes import bytes_bound
+from ..hot.row_blocks import encode_rows
 from ..hot.row_buffer import RECORD_OVERHEAD_BYTES, PlainRecords, RecordBuffer, RowBuffer, RowLayout
 
 TRANSACTION_BYTES_MAX = 32 << 20
@@ -218,8 +219,10 @@ class _PartRows(Generic[_Topic]):
 
     def encode(self) -> EncodedPart[_Topic]:
         meta = self.topic.meta
-        if isinstance(self._buffer, RecordBuffer) and not self._batches and self._buffer.is_single:
-            bodies = [self._buffer.to_single()]
+        buffer = self._buffer
+        if buffer is not None and not self._batches and buffer.width == len(meta.schema):
+            blocks = encode_rows(buffer, body_schema(meta.schema), self.topic.block_bytes)
+            bodies = [body for body, _ in blocks]
         else:
             self._close_buffer()
             batches = [

@@ -1,4 +1,4 @@
-"""Reads of several partitions that end before a torn transaction, so that they see each transaction wholly or not at all.
+"""Reads that end before a torn transaction, so that they see each transaction wholly or not at all.
 
 `engine.read.whole_snapshots` uses them through `engine.context.Reading`.
 """

@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+from ...engine.read import snapshot_beyond
 from ...engine.same_lineage import check_lineage
 from ...errors import ConfigError
 from ...reader.query import check_sync
-from ...reader.snapshot import snapshot_partition
 from ...store.local_producer import open_producer
 from ...transactions.positions import check_not_own
 from ..wire import packed_rows
@@ -147,13 +147,7 @@ def _wait(store: LocalStore, values: Values) -> dict[str, Any]:
     writer = topic.opened.writers.get(partition)
     if writer is not None and isinstance(seconds, int | float) and seconds > 0:
         writer.wait_beyond(whole(values["offset"]), min(float(seconds), _WAIT_SECONDS_MAX))
-    snapshot = snapshot_partition(
-        store.context.tiers,
-        topic.opened.meta,
-        partition,
-        view=topic.opened.view(partition, flush=False),
-        end_offset=0,
-    )
+    snapshot = snapshot_beyond(topic.opened, partition, None, 0)
     check_lineage(topic.opened, snapshot, maybe(whole, values.get("lineage")))
     waits = writer is not None and writer.fault is None
     return {"start": snapshot.start_offset, "end": snapshot.end_offset, "waits": waits, **_size(topic)}
