@@ -35,7 +35,7 @@ from ..format.topic_meta import TopicMeta
 from ..policies.actions import EvictLocal, Seal
 from ..warm.bucket_binding import read_binding
 from .claims import Claims
-from .erase_actions import mark_of
+from .erase_actions import mark_of, record_erasures
 from .erase_traces import Traces
 from .local_actions import LocalActions
 from .partition_handle import PartitionHandle
@@ -91,31 +91,39 @@ class Erasures:
             return
         store = self._context.tiers.object_store
         documents = StoreDocuments(store)
+        for erasure in ours:
+            if erasure.done_us is None and erasure.id not in self._state.uploaded:
+                data = ledger.values_bytes(erasure)
+                if data is not None:
+                    put_values(store, erasure, data)
+                    self._state.uploaded.add(erasure.id)
         if ours:
-            for erasure in ours:
-                if erasure.done_us is None and erasure.id not in self._state.uploaded:
-                    data = ledger.values_bytes(erasure)
-                    if data is not None:
-                        put_values(store, erasure, data)
-                        self._state.uploaded.add(erasure.id)
-            merged = exchange_ledger(documents, ours)
+            merged = exchange_ledger(documents, [item for item in ours if self._has_values(item)])
         else:
             owner = documents.read_store()
             merged = read_ledger(documents) if owner is not None and ERASURES_FEATURE in owner[1] else ()
         # A restore writes the ledger without values.
         known = {item.id for item in ours if item.done_us is not None or ledger.has_values(item)}
-        fresh = [item for item in merged if item.id not in known]
+        both = merge_ledgers(ours, merged)
+        fresh = [item for item in both if item.id not in known]
         if fresh:
             self._adopt(fresh)
-        if merged != ours:
-            ledger.change(lambda present: merge_ledgers(present, merged))
-        if not self._state.exchanged and merged:
+        is_open = {item.id for item in ours if item.done_us is None}
+        ended = any(item.done_us is not None and item.id in is_open for item in merged)
+        if merged and (ended or not self._state.exchanged):
             try:
                 drop_values(store, merged)
             except ObjectsHeld as held:
                 log.warning("values of erasures that are done stay: %s", held)
+        if both != ours:
+            ledger.change(lambda present: merge_ledgers(present, merged))
+        if both and (ended or not self._state.exchanged):
             ledger.drop_values()
         self._state.exchanged = True
+
+    def _has_values(self, erasure: LedgerEntry) -> bool:
+        """Whether the bucket has what an erasure needs, as far as this process knows."""
+        return erasure.done_us is not None or erasure.id in self._state.uploaded
 
     def begin_pass(self) -> list[TieredError]:
         """Bring open erasures to the bucket before a pass carries them out; return the error, if there is one."""
@@ -185,7 +193,8 @@ class Erasures:
             return problems
         waiting: dict[UUID, str] = {}
         for erasure in ledger.read():
-            if erasure.done_us is None:
+            # What was called since the exchange waits for the next one.
+            if erasure.done_us is None and self._has_values(erasure):
                 try:
                     waiting[erasure.id] = self._advance(erasure)
                 except ObjectsHeld as held:
@@ -266,15 +275,11 @@ class Erasures:
 
     def _record(self, erasure: LedgerEntry) -> LedgerEntry:
         """Write an erasure's state to the bucket, then here; delete the values of one that is done."""
-        ledger, store = self._context.erasures, self._context.tiers.object_store
-        assert ledger is not None
-        merged = exchange_ledger(StoreDocuments(store), merge_ledgers([erasure], ledger.read()))
-        if erasure.done_us is not None:
-            drop_values(store, merged)
-        ledger.change(lambda present: merge_ledgers(merged, present))
-        if erasure.done_us is not None:
-            ledger.drop_values()
-        return next(item for item in merged if item.id == erasure.id)
+        (recorded,) = record_erasures(self._context, [erasure])
+        if recorded.done_us is not None:
+            assert self._context.erasures is not None  # the erasure is from there
+            self._context.erasures.drop_values()
+        return recorded
 
     def _unchecked(self, erasure: LedgerEntry) -> tuple[str, int]:
         """Return the first partition that is not checked yet, or an empty text; and the records that were removed."""

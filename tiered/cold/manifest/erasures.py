@@ -22,7 +22,8 @@ from .store_documents import StoreDocuments
 def exchange_ledger(documents: StoreDocuments, ours: Sequence[LedgerEntry]) -> tuple[LedgerEntry, ...]:
     """Bring the ledger in the bucket up to `ours`, by compare-and-swap; return both together.
 
-    No copy is ever shortened, so a stalled process of an older host loses nothing.
+    The values of what is open in `ours` must be in the bucket. No copy is ever shortened, so a stalled process of an older host
+    loses nothing. What is there by then keeps its number.
 
     Raises
     ------
