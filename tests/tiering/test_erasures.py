@@ -19,7 +19,7 @@ import tiered
 from tests.support.byte_search import files_with
 from tests.support.clock import Clock
 from tests.support.erasure_passes import run_passes
-from tests.support.stores import HOUR_US, handle_of, open_store, repaired, stepwise
+from tests.support.stores import HOUR_US, handle_of, open_store, stepwise
 from tests.support.waiting import wait_until
 from tiered.cold.manifest.leases import Lease
 from tiered.cold.manifest.partition_manifest import PartitionManifest
@@ -388,92 +388,6 @@ def test_what_a_restore_has_undone_is_waited_for(
             b"later",
         ]
         assert files_with(tmp_path, b"<of b>") == []
-
-
-@pytest.mark.parametrize("unsealed", [0, 5])
-def test_an_old_image_of_the_disk_does_not_bring_records_back(
-    tmp_path: Path, url: str, clock: Clock, days: Any, unsealed: int
-) -> None:
-    """Also those of the newest segment, which no rule would seal for days."""
-    with open_store(tmp_path / "data", url, clock, settings=SETTINGS) as store:
-        topic = fill(store)
-        clock.advance(3 * 3600)
-        store.tier()
-        for number in range(30, 30 + unsealed):
-            topic.append(f"<of b> {number}".encode(), key="b")
-    shutil.copytree(tmp_path / "data", tmp_path / "image")
-    with open_store(tmp_path / "data", url, clock, settings=SETTINGS) as store:
-        store.topic("t").erase(["b"])
-        run_passes(store, clock, days)
-        assert [x.state for x in store.erasures()] == ["done"]
-    shutil.rmtree(tmp_path / "data")
-    shutil.move(tmp_path / "image", tmp_path / "data")
-    assert files_with(tmp_path, b"<of b>")
-    late = stepwise(offload={"after": "90d", "tail_interval": "off"})
-    with open_store(tmp_path / "data", url, clock, settings=late) as store:
-        assert store.tier().failed == ()
-        assert [x.state for x in store.erasures()] == ["done"]
-        assert numbers(store.topic("t")) == KEPT
-    assert files_with(tmp_path, b"<of b>") == []
-
-
-def test_an_old_file_is_outdated_and_its_object_is_sound(
-    tmp_path: Path, url: str, clock: Clock, days: Any
-) -> None:
-    """A segment from before an erasure is put back by hand: a verification names it, and a pass deletes it."""
-    pinned = stepwise(
-        offload={"after": "2h", "tail_interval": "off"},
-        local_retention={"age": "off", "bytes": "off", "free_disk": "off"}, pin="on",
-    )  # fmt: skip
-    with open_store(tmp_path / "data", url, clock, settings=pinned) as store:
-        fill(store)
-        clock.advance(3 * 3600)
-        store.tier()
-    shutil.copytree(tmp_path / "data", tmp_path / "image")
-    with open_store(tmp_path / "data", url, clock, settings=pinned) as store:
-        store.topic("t").erase(["b"])
-        run_passes(store, clock, days)
-        assert [x.state for x in store.erasures()] == ["done"]
-    folder = Path("topics") / "t" / "0"
-    old = min((tmp_path / "image" / folder).glob("*.log"))
-    shutil.copy(old, tmp_path / "data" / folder)
-    with open_store(tmp_path / "data", url, clock, settings=pinned) as store:
-        (problem,) = store.verify(deep=True).problems
-        assert (problem.where, problem.offsets) == (str(tmp_path / "data" / folder / old.name), (0, 10))
-        assert "records that were erased or compacted" in problem.reason
-    (refused,) = repaired(tmp_path / "data", url).repairs
-    assert refused.result == "refused"
-    with open_store(tmp_path / "data", url, clock, settings=pinned) as store:
-        assert store.tier().failed == ()
-        assert numbers(store.topic("t")) == KEPT
-        assert store.verify(deep=True).problems == ()
-    shutil.rmtree(tmp_path / "image")
-    assert files_with(tmp_path, b"<of b>") == []
-
-
-def test_records_of_a_damaged_object_are_not_taken_from_an_outdated_file(
-    tmp_path: Path, url: str, clock: Clock, days: Any
-) -> None:
-    """That would upload the erased ones again."""
-    with open_store(tmp_path / "data", url, clock, settings=SETTINGS) as store:
-        fill(store)
-        clock.advance(3 * 3600)
-        store.tier()
-    folder = Path("topics") / "t" / "0"
-    old = min((tmp_path / "data" / folder).glob("*.log"))
-    shutil.copy(old, tmp_path / old.name)
-    with open_store(tmp_path / "data", url, clock, settings=SETTINGS) as store:
-        store.topic("t").erase(["b"])
-        run_passes(store, clock, days)
-    shutil.copy(tmp_path / old.name, tmp_path / "data" / folder)
-    spoilt = min((tmp_path / "bucket").glob("t/*/0/data/00000000000000000000-*.parquet"))
-    data = bytearray(spoilt.read_bytes())
-    data[len(data) // 2] ^= 1
-    spoilt.write_bytes(data)
-    before = sorted((tmp_path / "bucket").rglob("*.parquet"))
-    report = repaired(tmp_path / "data", url)
-    assert {item.result for item in report.repairs if item.where.endswith(spoilt.name)} == {"refused"}
-    assert sorted((tmp_path / "bucket").rglob("*.parquet")) == before
 
 
 def test_a_rebuilt_manifest_names_the_objects_without_the_records(

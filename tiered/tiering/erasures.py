@@ -9,9 +9,8 @@
        │          └ `erase_actions` rewrites objects, until every head says that its partition is checked
        └ the ledger and the values are on this disk; the next pass brings them to the bucket
 
-The two copies of the ledger are joined and never shortened. An erasure that this disk learns of from the bucket was carried
-out elsewhere, as after a restore: this disk may be an old image, so its segments below the horizons whose objects lack records
-are deleted, once they are proven to be in the bucket. Then local segments overlap no object that lacks records.
+The two copies of the ledger are joined and never shortened. Whatever they say, this disk may be an old image: a rule of each
+pass deletes segments whose objects lack records (`policies.rules.evict`), and no erasure is done while there is one.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from pathlib import Path
 from uuid import UUID
 
 from ..cold.fetch.cache_folders import CacheFolders
@@ -28,11 +27,11 @@ from ..cold.manifest.leases import server_seconds
 from ..cold.manifest.store_documents import StoreDocuments
 from ..engine.context import StoreContext
 from ..engine.open_topics import OpenTopics
-from ..errors import ColdStorageError, CorruptionError, ObjectsHeld, TieredError, as_tiered_error
+from ..errors import CorruptionError, ObjectsHeld, TieredError, as_tiered_error
 from ..format.document import ERASURES_FEATURE
 from ..format.erasure import LedgerEntry, decode_values, horizon_in, merge_ledgers
+from ..format.manifest import Head
 from ..format.topic_meta import TopicMeta
-from ..policies.actions import EvictLocal, Seal
 from ..warm.bucket_binding import read_binding
 from .claims import Claims
 from .erase_actions import mark_of, record_erasures
@@ -138,7 +137,7 @@ class Erasures:
         return []
 
     def _adopt(self, fresh: Sequence[LedgerEntry]) -> None:
-        """Take over erasures that were carried out elsewhere: no local segment below their horizons stays."""
+        """Take over erasures that this disk did not know, with their values."""
         self._context.catalog.add_feature(ERASURES_FEATURE)
         ledger = self._context.erasures
         assert ledger is not None
@@ -150,30 +149,6 @@ class Erasures:
                     _check_values(erasure, data, meta)
                 ledger.write_values(erasure, data)
                 self._state.uploaded.add(erasure.id)
-            for handle, horizon in self._partitions(erasure):
-                self._delete_segments(handle, horizon, erasure)
-
-    def _delete_segments(self, handle: PartitionHandle, horizon: int, erasure: LedgerEntry) -> None:
-        loaded = handle.manifest.load()
-        for segment in handle.local().segments:
-            base, end = segment.header.base_offset, segment.end_offset
-            if base >= horizon or base == end:
-                continue
-            # Records that no object has yet, or that objects still have, are checked with these, and not here.
-            entries = () if loaded is None else handle.manifest.entries(loaded.head, base, end)
-            if not any(entry.lacks_records for entry in entries):
-                continue
-            reason = f"erasure {erasure.number} was carried out elsewhere"
-            what: dict[str, Any] = {
-                "topic": handle.meta.name, "partition": handle.partition, "segment_id": segment.header.segment_id,
-                "base_offset": base, "end_offset": end, "bytes": segment.bytes, "reason": reason,
-            }  # fmt: skip
-            if segment.facts is None:
-                self._local.seal(Seal(**what))
-            if not self._local.evict_local(EvictLocal(**what)):
-                raise ColdStorageError(
-                    f"{segment.path} stays until its writer has sealed it, although {reason}; the next pass goes on"
-                )
 
     # -- the end ---------------------------------------------------------------------------------
 
@@ -282,7 +257,7 @@ class Erasures:
         return recorded
 
     def _unchecked(self, erasure: LedgerEntry) -> tuple[str, int]:
-        """Return the first partition that is not checked yet, or an empty text; and the records that were removed."""
+        """Return the first partition that is not checked yet, or where a file is older; and the records that were removed."""
         rows = 0
         for handle, horizon in self._partitions(erasure):
             loaded = handle.manifest.load()
@@ -293,6 +268,9 @@ class Erasures:
             if max(mark.offset, start) < horizon:
                 place = f"{handle.meta.name}/{handle.partition}"
                 return f"{place} is checked up to offset {max(mark.offset, start)} of {horizon}", rows
+            old = None if head is None else _older_file(handle, head, horizon)
+            if old is not None:
+                return f"{old} is older than its object; a pass deletes it", rows
         return "", rows
 
     def _partitions(self, erasure: LedgerEntry) -> Iterator[tuple[PartitionHandle, int]]:
@@ -310,6 +288,16 @@ class Erasures:
             return None
         meta = self._topics.meta(erasure.topic)
         return meta if meta.topic_id == erasure.topic_id else None
+
+
+def _older_file(handle: PartitionHandle, head: Head, horizon: int) -> Path | None:
+    """Return a local file with records below a horizon that its object lacks; an old image of the disk has such files."""
+    for segment in handle.local().segments:
+        base, end = segment.header.base_offset, min(segment.end_offset, horizon)
+        entries = handle.manifest.entries(head, base, end) if base < end else ()
+        if any(entry.lacks_records for entry in entries):
+            return segment.path
+    return None
 
 
 def _check_values(erasure: LedgerEntry, data: bytes, meta: TopicMeta) -> None:
