@@ -13,12 +13,16 @@ import pytest
 
 import tiered
 from tests.support.clock import Clock
+from tests.support.disks import Killed
 from tests.support.erasure_passes import fill_in_turn, run_passes
 from tests.support.faulty_store import FaultyStore
 from tests.support.stores import handle_of
 from tests.support.watched_bucket import URL, WatchedBucket, away, host, open_at
 from tiered.cold.manifest.erasures import read_ledger
 from tiered.cold.manifest.store_documents import StoreDocuments
+from tiered.format.predicate import In
+from tiered.survey.erasure_places import Place
+from tiered.verify.erasure_search import ErasedSearch
 
 
 @pytest.fixture
@@ -104,6 +108,39 @@ def test_an_erasure_of_an_empty_topic_waits_with_its_values(
             store.tier()
             caller.check()
         assert len(in_bucket(bucket)) == 2
+
+
+def test_values_of_a_call_that_was_lost_with_its_disk_go_before_the_next_one_is_done(
+    tmp_path: Path, clock: Clock, bucket: WatchedBucket, days: Callable[[float], None]
+) -> None:
+    """The process died between its values and the ledger, and its disk with it."""
+
+    def kill(request: str) -> None:
+        if request == "put erasures.json":
+            raise Killed
+
+    with open_at(tmp_path / "data", bucket, clock) as store:
+        store.topic("t").erase(["b"])
+        bucket.hook = kill
+        with pytest.raises(Killed):
+            store.tier()
+        bucket.hook = lambda request: None
+    (lost,) = [key for key in bucket.objects if key.startswith("erasures/")]
+    shutil.rmtree(tmp_path / "data")
+    with tiered.restore(URL, tmp_path / "new", host=host(bucket, clock)) as store:
+        assert store.erasures() == []
+        topic = store.topic("t")
+        erasure = topic.erase(["b"])
+        search = ErasedSearch(store.context.tiers, topic.meta, In("key", (b"b",)), [erasure.entry])
+        assert [trace.where for trace in search.looks[Place.VALUES]()] == [f"{bucket.url}/{lost}"]
+        look = store.tierer.erasures._traces.looks_in_bucket[Place.VALUES]
+        (line,) = look(erasure.entry, topic.meta)
+        assert line.startswith(f"{lost} has values of a call that was lost")
+        store.sweep()
+        assert lost in bucket.objects
+        run_passes(store, clock, days)
+        assert erasure.state == "done"
+    assert not [key for key in bucket.objects if key.startswith("erasures/")]
 
 
 # -- numbers -----------------------------------------------------------------------------------

@@ -15,7 +15,9 @@ import pyarrow as pa
 
 from ..cold.fetch.cache_folders import CacheFolders, hash_of_topic, hashes_in_name, hashes_of, range_files
 from ..cold.fetch.object_reader import read_object
+from ..cold.manifest.erasures import lost_values
 from ..cold.manifest.keys import parse_object_name, topic_folder, topic_prefix
+from ..cold.manifest.store_documents import StoreDocuments
 from ..cold.object_store.file_store import FileStore
 from ..cold.object_store.protocol import ObjectStore, object_url
 from ..cold.upkeep.inspect import rebuild_entry
@@ -291,7 +293,7 @@ class ErasedSearch:
                 yield Trace(object_url(store, item.key), None, None, "an old version of an object")
 
     def _values(self) -> Iterator[Trace]:
-        """Look for the values of erasures that are done: their last step deletes them."""
+        """Look for the values of erasures that are done, and of calls that were lost with their disk."""
         root, store = self._tiers.locations.root, self._store
         done = {item.values_name for item in self._called if item.done_us is not None}
         for name in sorted(done):
@@ -301,6 +303,11 @@ class ErasedSearch:
             assert store is not None
             if info.key in done:
                 yield Trace(object_url(store, info.key), None, None, "the values of an erasure that is done")
+        for info in () if store is None else lost_values(StoreDocuments(store)):
+            assert store is not None
+            yield Trace(
+                object_url(store, info.key), None, None, "the values of a call that was lost with its disk"
+            )
 
     # -- records ---------------------------------------------------------------------------------
 
