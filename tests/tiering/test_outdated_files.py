@@ -8,29 +8,12 @@ from typing import Any
 
 import pytest
 
-import tiered
 from tests.support.byte_search import files_with
 from tests.support.clock import Clock
-from tests.support.erasure_passes import run_passes
+from tests.support.erasure_passes import KEPT, fill_named, numbers_named, run_passes
 from tests.support.stores import open_store, repaired, stepwise
 
 SETTINGS = stepwise(offload={"after": "2h", "tail_interval": "off"}, local_retention={"age": "9h"})
-KEPT = [number for number in range(30) if number % 3 != 1]
-
-
-def fill(store: tiered.Store) -> tiered.Topic:
-    """Three segments of ten records, of keys a, b and c in turn; the value of each names its key."""
-    topic = store.create_topic("t")
-    for number in range(30):
-        key = "abc"[number % 3]
-        topic.append(f"<of {key}> {number}".encode(), key=key, partition=0)
-        if number % 10 == 9:
-            topic.roll()
-    return topic
-
-
-def numbers(topic: Any) -> list[int]:
-    return [int(value.split()[-1]) for value in topic.scan().to_arrow()["value"].to_pylist()]
 
 
 def put_back(tmp_path: Path) -> None:
@@ -45,7 +28,7 @@ def test_an_old_image_of_the_disk_does_not_bring_records_back(
 ) -> None:
     """Also those of the newest segment, which no rule would seal for days."""
     with open_store(tmp_path / "data", url, clock, settings=SETTINGS) as store:
-        topic = fill(store)
+        topic = fill_named(store)
         clock.advance(3 * 3600)
         store.tier()
         for number in range(30, 30 + unsealed):
@@ -62,7 +45,7 @@ def test_an_old_image_of_the_disk_does_not_bring_records_back(
         for _ in range(2):
             assert store.tier().failed == ()
         assert [x.state for x in store.erasures()] == ["done"]
-        assert numbers(store.topic("t")) == KEPT
+        assert numbers_named(store.topic("t")) == KEPT
     assert files_with(tmp_path, b"<of b>") == []
 
 
@@ -75,7 +58,7 @@ def test_an_old_file_is_outdated_and_its_object_is_sound(
         local_retention={"age": "off", "bytes": "off", "free_disk": "off"}, pin="on",
     )  # fmt: skip
     with open_store(tmp_path / "data", url, clock, settings=pinned) as store:
-        fill(store)
+        fill_named(store)
         clock.advance(3 * 3600)
         store.tier()
     shutil.copytree(tmp_path / "data", tmp_path / "image")
@@ -94,7 +77,7 @@ def test_an_old_file_is_outdated_and_its_object_is_sound(
     assert refused.result == "refused"
     with open_store(tmp_path / "data", url, clock, settings=pinned) as store:
         assert store.tier().failed == ()
-        assert numbers(store.topic("t")) == KEPT
+        assert numbers_named(store.topic("t")) == KEPT
         assert store.verify(deep=True).problems == ()
     shutil.rmtree(tmp_path / "image")
     assert files_with(tmp_path, b"<of b>") == []
@@ -105,7 +88,7 @@ def test_records_of_a_damaged_object_are_not_taken_from_an_outdated_file(
 ) -> None:
     """That would upload the erased ones again."""
     with open_store(tmp_path / "data", url, clock, settings=SETTINGS) as store:
-        fill(store)
+        fill_named(store)
         clock.advance(3 * 3600)
         store.tier()
     folder = Path("topics") / "t" / "0"
@@ -129,7 +112,7 @@ def test_no_erasure_is_done_beside_an_old_file(tmp_path: Path, url: str, clock: 
     """One that this disk learns of from the bucket; its topic is paused, so no pass deletes the file."""
     place = tmp_path / "data", url, clock
     with open_store(*place, settings=SETTINGS) as store:
-        fill(store)
+        fill_named(store)
         clock.advance(3 * 3600)
         store.tier()
     shutil.copytree(tmp_path / "data", tmp_path / "image")
@@ -153,5 +136,5 @@ def test_no_erasure_is_done_beside_an_old_file(tmp_path: Path, url: str, clock: 
         store.resume("t")
         run_passes(store, clock, days)
         assert erasure.state == "done"
-        assert numbers(store.topic("t")) == KEPT
+        assert numbers_named(store.topic("t")) == KEPT
     assert files_with(tmp_path, b"<of b>") == []
