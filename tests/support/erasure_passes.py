@@ -1,8 +1,15 @@
-"""What tests of erasures share: records of three keys, and the passes that end an erasure."""
+"""What tests of erasures share: records of three keys, and the passes that end an erasure.
+
+Attributes
+----------
+KEPT
+    The numbers of `fill_named` without those of key b.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import tiered
 from tests.support.clock import Clock
@@ -16,6 +23,25 @@ def fill_in_turn(store: tiered.Store) -> tiered.Topic:
         if number % 10 == 9:
             topic.roll()
     return topic
+
+
+KEPT = [number for number in range(30) if number % 3 != 1]
+
+
+def fill_named(store: tiered.Store, rolls: int = 3) -> tiered.Topic:
+    """Make a topic of ten numbers a segment, of keys a, b and c in turn; the value of each names its key."""
+    topic = store.create_topic("t")
+    for number in range(10 * rolls):
+        key = "abc"[number % 3]
+        topic.append(f"<of {key}> {number}".encode(), key=key)
+        if number % 10 == 9:
+            topic.roll()
+    return topic
+
+
+def numbers_named(topic: Any) -> list[int]:
+    """Return the numbers in a topic that `fill_named` has made."""
+    return [int(value.split()[-1]) for value in topic.scan().to_arrow()["value"].to_pylist()]
 
 
 def run_passes(

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 import tiered
 from tests.support.clock import Clock
 from tests.support.erasure_passes import fill_in_turn, run_passes
 from tests.support.stores import open_store, stepwise
-from tiered.cold.fetch.cache_folders import hash_of_key, range_files
+from tiered.cli import app
+from tiered.cold.fetch.cache_folders import hashes_in_name, hashes_of, range_files
 
 KEYS = ("a", "b", "c")
 
@@ -38,6 +41,15 @@ def read_cold(store: tiered.Store) -> None:
     for offset in (0, 11):
         assert list(store.topic("t").read(0, offset, 1))
     store.context.tiers.fetcher.drain()
+
+
+def traces(place: Path) -> list[str]:
+    """What `tiered verify --erased` finds in cache folders, of topic t."""
+    found = CliRunner().invoke(
+        app, ["verify", "--erased", "t", "--keys-file", "-", "--json", "--path", str(place)], input="b\n"
+    )
+    lines = [f"{trace['where']}: {trace['reason']}" for trace in json.loads(found.output)["traces"]]
+    return [line for line in lines if " cached of " in line]
 
 
 def cached(folder: Path) -> int:
@@ -142,6 +154,49 @@ def test_a_folder_of_two_stores_loses_cached_data_only(
     assert cached(tmp_path / "two" / "caches") == cached(tmp_path / "data" / "caches") == 1
 
 
+def test_ranges_of_another_store_are_none_of_this_one(
+    opened: Callable[..., tiered.Store], tmp_path: Path, clock: Clock, days: Any
+) -> None:
+    """`tiered verify --erased` reports cached ranges of the topic's objects that are gone, and nothing else in the folder."""
+    shared = tmp_path / "shared"
+    with opened(shared) as one:
+        read_cold(one)
+        shutil.copytree(shared, tmp_path / "before")
+        one.topic("t").erase(["b"])
+        run_passes(one, clock, days)
+        read_cold(one)
+    place, rules = (tmp_path / "two", f"file://{tmp_path}/bucket2", clock), settings_of(shared)
+    with open_store(*place, settings=rules) as two:
+        fill(two, clock)
+    with open_store(*place, settings=rules) as two:
+        read_cold(two)
+        of_two = cached(shared)
+    assert traces(tmp_path / "data") == traces(tmp_path / "two") == []
+    for path in (tmp_path / "before").iterdir():
+        shutil.copy(path, shared)
+    assert cached(shared) > of_two
+    (line,) = traces(tmp_path / "data")
+    assert line.startswith(f"{shared}: ")
+    assert "of objects that are gone" in line
+    assert traces(tmp_path / "two") == []
+
+
+def test_ranges_that_an_early_build_cached_cannot_be_told_apart(
+    opened: Callable[..., tiered.Store], tmp_path: Path, clock: Clock, days: Any
+) -> None:
+    """Their names do not say of which topic they are; the end of an erasure empties them, too."""
+    early = tmp_path / "data" / "cache" / ("0" * 40)
+    with opened() as store:
+        read_cold(store)
+        store.topic("t").erase(["b"])
+        early.write_bytes(b"")
+        run_passes(store, clock, days)
+        assert not early.exists()
+    early.write_bytes(b"")
+    (line,) = traces(tmp_path / "data")
+    assert "an early build" in line
+
+
 def test_a_note_that_was_changed_ends_no_erasure(
     opened: Callable[..., tiered.Store], tmp_path: Path, clock: Clock, days: Any
 ) -> None:
@@ -166,12 +221,12 @@ def test_a_sweep_drops_what_is_cached_of_the_objects_that_it_deletes(
         topic = store.topic("t")
         manifest = store.context.tiers.cold(topic.meta, 0)
         keys = [manifest.keys.data(entry.name) for entry in manifest.entries(manifest.load().head)]
-        first, second = map(hash_of_key, keys[:2])
-        assert {entry.name[:20] for entry in range_files(tmp_path / "other")} == {first, second}
+        first, second = (hashes_of(key) for key in keys[:2])
+        assert {hashes_in_name(entry.name) for entry in range_files(tmp_path / "other")} == {first, second}
         topic.delete_before(10)
         for _ in range(3):
             clock.advance(3600)
             store.tier()
             days(2)
             store.sweep()
-        assert {entry.name[:20] for entry in range_files(tmp_path / "other")} == {second}
+        assert {hashes_in_name(entry.name) for entry in range_files(tmp_path / "other")} == {second}

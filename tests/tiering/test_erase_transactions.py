@@ -156,3 +156,38 @@ def test_undone_rows_in_the_log_alone_are_waited_for(
             store.sweep()
         assert erasure.state == "done"
     assert [name for name in files_with(tmp_path, b"<of b>") if "/u/" not in name] == []
+
+
+@pytest.mark.parametrize("merged", [False, True])
+def test_a_log_that_begins_in_the_middle_of_a_file_begins_behind_it_later(
+    tmp_path: Path, url: str, clock: Clock, days: Any, merged: bool
+) -> None:
+    """An open transaction behind the end at the call keeps the start in front of it; nothing else moves it later."""
+    merge = {"after": "2h", "target_bytes": "1MiB"} if merged else "off"
+    settings = stepwise(offload={"after": "2h", "tail_interval": "off"}, merge=merge)
+    with open_store(tmp_path / "data", url, clock, settings=settings) as store:
+        for topic in "tu":
+            store.create_topic(topic)
+        transact(store, b"<of b>", "b")
+        log = store.topic("__transactions")
+        with pytest.MonkeyPatch.context() as patch:
+            # As if the process had died behind the first step of the call.
+            patch.setattr(type(store.context.commits), "shorten_log", lambda self, offset: None)
+            if merged:
+                log.roll()  # the first file ends where the log ends at the call, and no object does
+            erasure = store.topic("t").erase(["b"])
+            for _ in range(6 if merged else 1):
+                transact(store, b"of u", "a", "u")
+                if merged:
+                    log.roll()
+            kinds = []
+            for _ in range(4 if merged else 0):
+                clock.advance(3 * 3600)
+                kinds += [action.kind for action, _ in store.tier().done]
+            assert ("merge" in kinds) == merged
+        for _ in range(2):
+            store.tier()
+        assert log.offsets()[0].start == erasure.entry.log_end == 1
+        carry_out(store, clock, days)
+        assert values(store) == []
+    assert files_with(tmp_path, b"<of b>") == []

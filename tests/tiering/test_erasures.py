@@ -18,18 +18,17 @@ import pytest
 import tiered
 from tests.support.byte_search import files_with
 from tests.support.clock import Clock
-from tests.support.erasure_passes import run_passes
-from tests.support.stores import HOUR_US, handle_of, open_store, repaired, stepwise
+from tests.support.erasure_passes import KEPT, fill_named, numbers_named, run_passes
+from tests.support.stores import HOUR_US, open_store, stepwise
 from tests.support.waiting import wait_until
 from tiered.cold.manifest.leases import Lease
 from tiered.cold.manifest.partition_manifest import PartitionManifest
 from tiered.cold.object_store.connect import open_object_store
-from tiered.cold.upkeep.rebuild import plan_rebuild
 from tiered.engine.host import Host
 from tiered.errors import ConfigError, ReadOnly, SchemaMismatch, UnsupportedFormat
 from tiered.format import document
 from tiered.format.erasure import encode_values
-from tiered.tiering import store_sweep, table_passes
+from tiered.tiering import store_sweep
 
 SETTINGS = stepwise(offload={"after": "2h", "tail_interval": "off"}, local_retention={"age": "9h"})
 
@@ -40,28 +39,10 @@ def store(tmp_path: Path, url: str, clock: Clock) -> Any:
         yield found
 
 
-def fill(store: tiered.Store, rolls: int = 3, partitions: int = 1) -> tiered.Topic:
-    """Ten records a segment, of keys a, b and c in turn; the value of each names its key."""
-    topic = store.create_topic("t", partitions=partitions)
-    for number in range(10 * rolls):
-        key = "abc"[number % 3]
-        topic.append(f"<of {key}> {number}".encode(), key=key, partition=0)
-        if number % 10 == 9:
-            topic.roll()
-    return topic
-
-
-def numbers(topic: Any) -> list[int]:
-    return [int(value.split()[-1]) for value in topic.scan().to_arrow()["value"].to_pylist()]
-
-
-KEPT = [number for number in range(30) if number % 3 != 1]
-
-
 def test_an_erasure_comes_to_its_end_step_by_step(
     store: tiered.Store, tmp_path: Path, clock: Clock, days: Any
 ) -> None:
-    topic = fill(store)
+    topic = fill_named(store)
     erasure = topic.erase(["b"], reason="DSAR-4711\n  of today")
     assert (erasure.number, erasure.topic, erasure.state, erasure.rows) == (1, "t", "rewriting", 0)
     entry = erasure.entry
@@ -136,13 +117,13 @@ def test_too_many_values_are_refused_before_they_are_looked_at(
 
 def test_a_record_counts_for_one_erasure(store: tiered.Store, clock: Clock, days: Any) -> None:
     """For the first of those that are open and have its value."""
-    topic = fill(store)
+    topic = fill_named(store)
     for keys in (["a", "b"], ["b"], ["c", "b"], ["a", "b", "c"]):
         topic.erase(keys)
     topic.erase(column="value", values=[b"<of a> 0"])
     run_passes(store, clock, days)
     assert [(x.state, x.rows) for x in store.erasures()] == [("done", rows) for rows in (20, 0, 10, 0, 0)]
-    assert numbers(topic) == []
+    assert numbers_named(topic) == []
 
 
 @pytest.mark.parametrize(
@@ -163,7 +144,7 @@ def test_a_record_counts_for_one_erasure(store: tiered.Store, clock: Clock, days
 def test_what_is_no_erasure_is_refused(
     store: tiered.Store, arguments: dict[str, Any], error: type[Exception], text: str
 ) -> None:
-    topic = fill(store, 1)
+    topic = fill_named(store, 1)
     with pytest.raises(error, match=text):
         topic.erase(**arguments)
     assert store.erasures() == []
@@ -172,18 +153,18 @@ def test_what_is_no_erasure_is_refused(
 
 def test_it_needs_a_bucket_and_a_writer(tmp_path: Path, url: str, clock: Clock) -> None:
     with open_store(tmp_path / "alone", None, clock) as store:
-        topic = fill(store, 1)
+        topic = fill_named(store, 1)
         with pytest.raises(ConfigError, match="has no bucket"):
             topic.erase(["a"])
     off = stepwise(offload="off")
     with open_store(tmp_path / "off", url, clock, settings=off) as store:
         with pytest.raises(ConfigError, match="set offload.after"):
-            fill(store, 1).erase(["a"])
+            fill_named(store, 1).erase(["a"])
     with open_store(tmp_path / "off", url, clock, settings=off, read_only=True) as store:
         with pytest.raises(ReadOnly):
             store.topic("t").erase(["a"])
     with open_store(tmp_path / "on", url, clock, settings=SETTINGS) as store:
-        fill(store, 1)
+        fill_named(store, 1)
         clock.advance(3 * 3600)
         store.tier()
     with tiered.open(url) as bucket, pytest.raises(ReadOnly, match="name the local store"):
@@ -271,7 +252,7 @@ def test_every_reader_goes_on_behind_erased_records(
 
 def test_a_restore_takes_over_what_is_open(tmp_path: Path, url: str, clock: Clock, days: Any) -> None:
     with open_store(tmp_path / "old", url, clock, settings=SETTINGS) as store:
-        topic = fill(store)
+        topic = fill_named(store)
         topic.erase(["b"])
         store.tier()
         topic.append(b"<of b> lost", key="b")
@@ -294,7 +275,7 @@ def test_records_after_a_restore_to_a_time_are_no_business_of_an_earlier_erasure
 ) -> None:
     """They take the offsets of records that the restore undid, below the horizon."""
     with open_store(tmp_path / "old", url, clock, settings=SETTINGS) as store:
-        topic = fill(store, 1)
+        topic = fill_named(store, 1)
         clock.advance(3 * 3600)
         store.tier()
         moment = clock() // 1000
@@ -312,7 +293,7 @@ def test_records_after_a_restore_to_a_time_are_no_business_of_an_earlier_erasure
         topic.append(b"<of b> 10", key="b")
         run_passes(store, clock, days)
         assert [x.state for x in store.erasures()] == ["done"]
-        assert numbers(topic) == [0, 2, 3, 5, 6, 8, 9, 10]
+        assert numbers_named(topic) == [0, 2, 3, 5, 6, 8, 9, 10]
 
 
 def test_a_writer_in_another_process_is_asked_to_shorten_its_log(
@@ -390,155 +371,16 @@ def test_what_a_restore_has_undone_is_waited_for(
         assert files_with(tmp_path, b"<of b>") == []
 
 
-@pytest.mark.parametrize("unsealed", [0, 5])
-def test_an_old_image_of_the_disk_does_not_bring_records_back(
-    tmp_path: Path, url: str, clock: Clock, days: Any, unsealed: int
-) -> None:
-    """Also those of the newest segment, which no rule would seal for days."""
-    with open_store(tmp_path / "data", url, clock, settings=SETTINGS) as store:
-        topic = fill(store)
-        clock.advance(3 * 3600)
-        store.tier()
-        for number in range(30, 30 + unsealed):
-            topic.append(f"<of b> {number}".encode(), key="b")
-    shutil.copytree(tmp_path / "data", tmp_path / "image")
-    with open_store(tmp_path / "data", url, clock, settings=SETTINGS) as store:
-        store.topic("t").erase(["b"])
-        run_passes(store, clock, days)
-        assert [x.state for x in store.erasures()] == ["done"]
-    shutil.rmtree(tmp_path / "data")
-    shutil.move(tmp_path / "image", tmp_path / "data")
-    assert files_with(tmp_path, b"<of b>")
-    late = stepwise(offload={"after": "90d", "tail_interval": "off"})
-    with open_store(tmp_path / "data", url, clock, settings=late) as store:
-        assert store.tier().failed == ()
-        assert [x.state for x in store.erasures()] == ["done"]
-        assert numbers(store.topic("t")) == KEPT
-    assert files_with(tmp_path, b"<of b>") == []
-
-
-def test_an_old_file_is_outdated_and_its_object_is_sound(
-    tmp_path: Path, url: str, clock: Clock, days: Any
-) -> None:
-    """A segment from before an erasure is put back by hand: a verification names it, and a pass deletes it."""
-    pinned = stepwise(
-        offload={"after": "2h", "tail_interval": "off"},
-        local_retention={"age": "off", "bytes": "off", "free_disk": "off"}, pin="on",
-    )  # fmt: skip
-    with open_store(tmp_path / "data", url, clock, settings=pinned) as store:
-        fill(store)
-        clock.advance(3 * 3600)
-        store.tier()
-    shutil.copytree(tmp_path / "data", tmp_path / "image")
-    with open_store(tmp_path / "data", url, clock, settings=pinned) as store:
-        store.topic("t").erase(["b"])
-        run_passes(store, clock, days)
-        assert [x.state for x in store.erasures()] == ["done"]
-    folder = Path("topics") / "t" / "0"
-    old = min((tmp_path / "image" / folder).glob("*.log"))
-    shutil.copy(old, tmp_path / "data" / folder)
-    with open_store(tmp_path / "data", url, clock, settings=pinned) as store:
-        (problem,) = store.verify(deep=True).problems
-        assert (problem.where, problem.offsets) == (str(tmp_path / "data" / folder / old.name), (0, 10))
-        assert "records that were erased or compacted" in problem.reason
-    (refused,) = repaired(tmp_path / "data", url).repairs
-    assert refused.result == "refused"
-    with open_store(tmp_path / "data", url, clock, settings=pinned) as store:
-        assert store.tier().failed == ()
-        assert numbers(store.topic("t")) == KEPT
-        assert store.verify(deep=True).problems == ()
-    shutil.rmtree(tmp_path / "image")
-    assert files_with(tmp_path, b"<of b>") == []
-
-
-def test_records_of_a_damaged_object_are_not_taken_from_an_outdated_file(
-    tmp_path: Path, url: str, clock: Clock, days: Any
-) -> None:
-    """That would upload the erased ones again."""
-    with open_store(tmp_path / "data", url, clock, settings=SETTINGS) as store:
-        fill(store)
-        clock.advance(3 * 3600)
-        store.tier()
-    folder = Path("topics") / "t" / "0"
-    old = min((tmp_path / "data" / folder).glob("*.log"))
-    shutil.copy(old, tmp_path / old.name)
-    with open_store(tmp_path / "data", url, clock, settings=SETTINGS) as store:
-        store.topic("t").erase(["b"])
-        run_passes(store, clock, days)
-    shutil.copy(tmp_path / old.name, tmp_path / "data" / folder)
-    spoilt = min((tmp_path / "bucket").glob("t/*/0/data/00000000000000000000-*.parquet"))
-    data = bytearray(spoilt.read_bytes())
-    data[len(data) // 2] ^= 1
-    spoilt.write_bytes(data)
-    before = sorted((tmp_path / "bucket").rglob("*.parquet"))
-    report = repaired(tmp_path / "data", url)
-    assert {item.result for item in report.repairs if item.where.endswith(spoilt.name)} == {"refused"}
-    assert sorted((tmp_path / "bucket").rglob("*.parquet")) == before
-
-
-def test_a_rebuilt_manifest_names_the_objects_without_the_records(
-    store: tiered.Store, url: str, clock: Clock
-) -> None:
-    """Also while the objects from before are kept for the grace."""
-    topic = fill(store)
-    topic.erase(["b"])
-    store.tier()
-    store.tier()
-    cold = PartitionManifest(open_object_store(url), "t", topic.meta.topic_id, 0)
-    head = cold.load().head
-    assert head.features == ("erasures",)
-    assert [(mark.offset, mark.rows) for mark in head.erased] == [(30, 10)]
-    rebuilt = plan_rebuild(cold, store_id=store.store_id, schemas=head.schemas).head
-    assert rebuilt.inline == head.inline
-    assert (rebuilt.features, rebuilt.erased) == (head.features, ())
-    assert all(replace(entry, bytes=0).record_count < 10 for entry in head.inline)
-
-
-def test_objects_that_a_restore_to_a_time_brings_back_are_checked_again(
-    tmp_path: Path, url: str, clock: Clock, days: Any
-) -> None:
-    """Those that a merge replaced are not named when the erasure runs, and have its records."""
-    merging = stepwise(
-        offload={"after": "0s", "tail_interval": "off"}, local_retention={"age": "1h"},
-        merge={"after": "4h", "target_bytes": "1MiB"},
-    )  # fmt: skip
-    with open_store(tmp_path / "old", url, clock, settings=merging) as store:
-        topic = fill(store, 4)
-        store.tier()
-        clock.advance(3600)
-        moment = clock() // 1000
-        clock.advance(60)
-        for number in range(40, 80):
-            topic.append(b"<of b> %d" % number, key="b")
-            if number % 10 == 9:
-                topic.roll()
-        store.tier()
-        clock.advance(5 * 3600)
-        kinds = [action.kind for _ in range(2) for action, _ in store.tier().done]
-        assert "merge" in kinds
-        erasure = topic.erase(["b"])
-        store.tier()
-        store.tier()
-        assert erasure.state == "sweeping"
-    with tiered.restore(url, tmp_path / "new", settings=merging, host=Host(clock=clock), at=moment) as store:
-        assert any(number % 3 == 1 for number in numbers(store.topic("t"))), "from before the erasure"
-        run_passes(store, clock, days)
-        assert [x.state for x in store.erasures()] == ["done"]
-        assert numbers(store.topic("t")) == [number for number in range(40) if number % 3 != 1]
-    shutil.rmtree(tmp_path / "old")
-    assert files_with(tmp_path, b"<of b>") == []
-
-
 def test_what_lies_in_an_object_behind_the_horizon_stays(
     store: tiered.Store, clock: Clock, days: Any
 ) -> None:
     """A restore may lower a horizon into an object."""
-    topic = fill(store, 1)
+    topic = fill_named(store, 1)
     topic.erase(["b"])
     store.context.erasures.change(lambda known: (replace(known[0], horizons=(5,)),))
     run_passes(store, clock, days)
     assert [x.state for x in store.erasures()] == ["done"]
-    assert numbers(topic) == [0, 2, 3, 5, 6, 7, 8, 9]
+    assert numbers_named(topic) == [0, 2, 3, 5, 6, 7, 8, 9]
 
 
 def test_rows_of_transactions_are_searched_for_in_their_log(
@@ -565,7 +407,7 @@ def test_rows_of_transactions_are_searched_for_in_their_log(
     run_passes(store, clock, days)
     assert erasure.state == "done"
     assert files_with(tmp_path, b"<of b>") == []
-    assert numbers(topic) == [1]
+    assert numbers_named(topic) == [1]
 
 
 def test_a_file_of_a_repair_a_copy_and_a_request_to_a_writer_hold_nothing(
@@ -575,7 +417,7 @@ def test_a_file_of_a_repair_a_copy_and_a_request_to_a_writer_hold_nothing(
         offload={"after": "0s", "tail_interval": "off"}, local_retention={"age": "1h"}, promote={"reads": 1}
     )
     with open_store(tmp_path / "data", url, clock, settings=promoting) as store:
-        topic = fill(store)
+        topic = fill_named(store)
         store.tier()
         clock.advance(2 * 3600)
         store.tier()
@@ -600,7 +442,7 @@ def test_a_file_of_a_repair_a_copy_and_a_request_to_a_writer_hold_nothing(
 def test_a_lease_holds_erased_records_back_for_its_limit_only(
     store: tiered.Store, url: str, clock: Clock, days: Any
 ) -> None:
-    topic = fill(store)
+    topic = fill_named(store)
     erasure = topic.erase(["b"])
     store.tier()
     Lease.take(open_object_store(url))
@@ -684,7 +526,7 @@ def test_a_ledger_that_others_wrote_into_the_bucket_ends_no_pass(
 ) -> None:
     """A new host learns of erasures from there; what is wrong is an error of the pass, and the rest of it is done."""
     with open_store(tmp_path / "old", url, clock, settings=SETTINGS) as store:
-        fill(store, 1).erase(["b"])
+        fill_named(store, 1).erase(["b"])
         store.tier()
     ledger = tmp_path / "bucket" / "erasures.json"
     values = document.decode_document(ledger.read_bytes(), where="")
@@ -704,81 +546,3 @@ def test_a_ledger_that_others_wrote_into_the_bucket_ends_no_pass(
         assert "offload" in [action.kind for action, _ in report.done]
         assert [type(error) for error in problems] == [tiered.CorruptionError]
         assert [erasure.state for erasure in store.erasures()] == ["rewriting"]
-
-
-def test_objects_that_a_rebuilt_manifest_brings_back_count_from_then(
-    store: tiered.Store, clock: Clock, days: Any
-) -> None:
-    """What is older than the second check is waited for, too."""
-    topic = fill(store)
-    clock.advance(3 * 3600)
-    store.tier()
-    handle = handle_of(store, topic.meta, 0)
-    before = handle.manifest.entries(handle.manifest.load().head)
-    erasure = topic.erase(["b"])
-    store.tier()
-    store.tier()
-    assert erasure.state == "sweeping"
-    first = erasure.entry.rewritten_us
-    store.tierer.claims.committer(handle).commit(
-        lambda head: replace(head, inline=tuple(before), pages=(), erased=())
-    )
-    days(1)
-    kinds = [action.kind for action, _ in store.tier().done]
-    assert "erase" in kinds
-    assert (erasure.state, erasure.entry.outdated_us) == ("sweeping", first)
-    assert erasure.entry.rewritten_us > first + 80_000_000_000
-    run_passes(store, clock, days)
-    assert erasure.state == "done"
-
-
-def test_a_table_that_named_what_a_restore_brought_back_is_waited_for(
-    tmp_path: Path, url: str, clock: Clock, days: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its manifest is younger than the first time at which no manifest named such records any more."""
-    pytest.importorskip("pyiceberg")
-    # A table is looked at again although no head changed.
-    monkeypatch.setattr(table_passes, "HEADS_SECONDS", 0.0)
-    rules = {
-        "offload": {"after": "0s", "tail_interval": "off"},
-        "merge": {"after": "4h", "target_bytes": "1MiB"},
-    }
-    settings = stepwise(**rules, table={"every": "1m"})
-
-    def append(topic: tiered.Topic) -> None:
-        for user in ("ann", "zoe-of-z") * 2:
-            topic.append({"user": user})
-            topic.roll()
-
-    with open_store(tmp_path / "old", url, clock, settings=stepwise(**rules)) as store:
-        topic = store.create_topic("t", schema=pa.schema([("user", pa.string())]), key="user")
-        append(topic)
-        store.tier()
-        clock.advance(3600)
-        moment = clock() // 1000
-        clock.advance(60)
-        append(topic)
-        store.tier()
-        clock.advance(5 * 3600)
-        for _ in range(2):
-            store.tier()
-        erasure = topic.erase(["zoe-of-z"])
-        for _ in range(2):
-            store.tier()
-        assert erasure.state == "sweeping"
-    with tiered.restore(url, tmp_path / "new", settings=settings, host=Host(clock=clock), at=moment) as store:
-        shutil.rmtree(tmp_path / "old")
-        assert store.tierer.tables.run().published
-        assert [name for name in files_with(tmp_path, b"zoe-of-z") if "/table/" in name]
-        # One object at a time: a sweep deletes no more than `sweep.objects_max`.
-        few = settings.sweep.__class__(objects_max=1)
-        store.context.settings = settings.model_copy(update={"sweep": few})
-        for _ in range(50):
-            clock.advance(3600)
-            store.tier()
-            (erasure,) = store.erasures()
-            if erasure.state == "done":
-                break
-            days(2)
-            store.sweep()
-        assert (erasure.state, files_with(tmp_path, b"zoe-of-z")) == ("done", [])

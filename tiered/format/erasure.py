@@ -34,7 +34,8 @@ class LedgerEntry:
     id
         Its identity.
     number
-        Its position among the erasures of the store, from 1.
+        Its position among the erasures of the store, from 1. Of two copies of a disk that give the same one, the first to reach
+        the bucket keeps it.
     topic, topic_id, column
         Where the values are looked for.
     values
@@ -165,12 +166,25 @@ def _from_json(values: dict[str, Any]) -> LedgerEntry:
 
 
 def merge_ledgers(ours: Sequence[LedgerEntry], theirs: Sequence[LedgerEntry]) -> tuple[LedgerEntry, ...]:
-    """Return every erasure of two copies of a ledger, each as far as either copy says; in order of the calls."""
-    merged = {item.id: item for item in theirs}
-    for item in ours:
-        other = merged.get(item.id)
-        merged[item.id] = item if other is None else _further(item, other)
-    return tuple(sorted(merged.values(), key=lambda item: (item.number, item.called_us, item.id)))
+    """Return every erasure of two copies of a ledger, each as far as either copy says; in order of the numbers.
+
+    The numbers of `theirs` count. An erasure whose number is taken gets the next one.
+    """
+    others = {item.id: item for item in ours}
+    known = {item.id for item in theirs}
+    merged = [_further(item, others.get(item.id, item)) for item in _ordered(theirs)]
+    merged += _ordered(item for item in ours if item.id not in known)
+    taken: dict[int, LedgerEntry] = {}
+    for item in merged:
+        number = item.number
+        if number in taken:
+            number = 1 + max(other.number for other in (*merged, *taken.values()))
+        taken[number] = replace(item, number=number)
+    return tuple(_ordered(taken.values()))
+
+
+def _ordered(erasures: Iterable[LedgerEntry]) -> list[LedgerEntry]:
+    return sorted(erasures, key=lambda item: (item.number, item.called_us, item.id))
 
 
 def _further(one: LedgerEntry, other: LedgerEntry) -> LedgerEntry:

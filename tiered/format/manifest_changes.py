@@ -8,7 +8,7 @@ from itertools import pairwise
 from uuid import UUID
 
 from ..errors import ColdStorageError
-from .manifest import ErasedMark, Head, ObjectEntry, PageRef, Pages
+from .manifest import Compaction, ErasedMark, Head, ObjectEntry, PageRef, Pages
 
 INLINE_ENTRIES_MAX = 64
 INLINE_BYTES_MAX = 128 * 1024
@@ -101,6 +101,16 @@ def mark_erased(head: Head, marks: Iterable[ErasedMark], open_erasures: Collecti
     erased = {mark.erasure: mark for mark in head.erased if mark.erasure in open_erasures}
     erased |= {mark.erasure: mark for mark in marks}
     return replace(head, erased=tuple(sorted(erased.values(), key=lambda mark: mark.erasure)))
+
+
+def unmarked(head: Head, offset: int) -> Head:
+    """Return `head` without what erasures and compactions have proven of its objects from an offset on."""
+    erased = tuple(replace(mark, offset=min(mark.offset, offset)) for mark in head.erased)
+    compaction = head.compaction
+    if compaction is not None:
+        clean = min(compaction.clean_offset, offset)
+        compaction = Compaction(clean, clean, clean)
+    return replace(head, erased=erased, compaction=compaction)
 
 
 def raise_start_offset(head: Head, offset: int) -> Head:

@@ -39,7 +39,7 @@ class Place(Enum):
     TABLE = "manifests of the live table, which have bounds of columns"
     UPLOADS = "unfinished uploads"
     VERSIONS = "old versions of objects"
-    VALUES = "the values of the erasure itself"
+    VALUES = "the values of the erasure itself, and of calls that were lost"
     COPIES = "copies of objects on this disk"
     CACHES = "cache folders of this host"
 

@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from ..cold.fetch.object_reader import read_object
 from ..cold.manifest.commit import Committer
-from ..cold.manifest.erasures import exchange_ledger
+from ..cold.manifest.erasures import drop_values, exchange_ledger
 from ..cold.manifest.store_documents import StoreDocuments
 from ..engine.context import StoreContext
 from ..engine.open_topics import OpenTopics
@@ -191,14 +191,27 @@ def _filtered(batch: pa.RecordBatch, condition: Predicate) -> pa.RecordBatch:
     return batch.slice(0, batch.num_rows * mask) if isinstance(mask, bool) else batch.filter(mask)
 
 
+def record_erasures(context: StoreContext, erasures: Sequence[LedgerEntry]) -> list[LedgerEntry]:
+    """Write how far erasures are to the bucket, which has their values, and then here; return them as the bucket has them.
+
+    Nothing else is written there: what was called meanwhile has no values there yet. Of what the bucket has from elsewhere, this
+    disk learns with the values, by `Erasures.exchange`. The bucket loses the values of one that is done before this disk says so.
+    """
+    store, ledger, ids = context.tiers.object_store, context.erasures, {item.id for item in erasures}
+    merged = exchange_ledger(StoreDocuments(store), erasures)
+    recorded = [item for item in merged if item.id in ids]
+    if any(item.done_us is not None for item in recorded):
+        drop_values(store, merged)
+    assert ledger is not None  # the erasures are from there
+    ledger.change(lambda present: merge_ledgers(present, recorded))
+    return recorded
+
+
 def _reopen(context: StoreContext, erasures: Sequence[LedgerEntry]) -> None:
     """Note durably, here and in the bucket, that manifests name objects again that were not checked for these erasures."""
-    stale = {item.id for item in erasures if item.clean_us is not None}
-    ledger = context.erasures
-    if stale and ledger is not None:
-        known = tuple(item.reopened() if item.id in stale else item for item in ledger.read())
-        merged = exchange_ledger(StoreDocuments(context.tiers.object_store), known)
-        ledger.change(lambda present: merge_ledgers(merged, present))
+    stale = [item.reopened() for item in erasures if item.clean_us is not None]
+    if stale:
+        record_erasures(context, stale)
 
 
 def plain_values(values: pa.Array) -> tuple[object, ...]:

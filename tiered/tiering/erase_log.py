@@ -35,10 +35,10 @@ class LogTraces:
     def __init__(self, context: StoreContext, topics: OpenTopics) -> None:
         self._context = context
         self._topics = topics
-        # By erasure: the offset before which records may have such rows, and up to where the local log was read.
+        # By erasure: where the log must begin, as far as objects and local records say, and up to where these were read.
         self._ends: dict[UUID, tuple[int, int]] = {}
-        # Objects that were read and have no such row; objects never change.
-        self._clean: set[tuple[UUID, str]] = set()
+        # Objects that were read and have no such row, and whether a manifest named them; objects never change.
+        self._clean: set[tuple[UUID, str, bool]] = set()
 
     def log(self, erasure: LedgerEntry) -> PartitionHandle | None:
         """Return the transaction log, if it may hold rows from before the erasure was called."""
@@ -47,9 +47,9 @@ class LogTraces:
         return PartitionHandle.named(self._topics, TRANSACTIONS_TOPIC, 0)
 
     def end(self, erasure: LedgerEntry) -> int:
-        """Return the offset of the log before which records may have rows of an erasure, as far as it is known.
+        """Return where the log must begin so that no file of it has rows of an erasure, as far as it is known.
 
-        Reads what the local log has beyond the last call.
+        A file goes as a whole, so that is never in the middle of one. Reads what the local log has beyond the last call.
 
         Raises
         ------
@@ -59,7 +59,8 @@ class LogTraces:
         log = self.log(erasure)
         if log is None:
             return end
-        for segment in log.local().segments:
+        local = log.local().segments
+        for segment in local:
             start = max(read, segment.header.base_offset)
             if start >= segment.end_offset:
                 continue
@@ -69,7 +70,7 @@ class LogTraces:
                 continue  # the log was shortened beyond it meanwhile
             end, read = max(end, rows), segment.end_offset
         self._ends[erasure.id] = end, read
-        return end
+        return max([end, *(item.end_offset for item in local if item.header.base_offset < end)])
 
     def here(self, erasure: LedgerEntry) -> Iterator[str]:
         """Yield what this disk has of it, one line each; see `Traces.here`."""
@@ -96,11 +97,18 @@ class LogTraces:
         # Listed first: an object that is published in between is named by the head.
         listed = list(manifest.store.list(prefix))
         loaded = manifest.load()
-        named = {entry.name for entry in manifest.entries(loaded.head)} if loaded is not None else set()
+        entries = () if loaded is None else manifest.entries(loaded.head)
+        # All of them at once: the log has to begin behind them before a sweep can delete any.
+        held = [item for item in entries if self._may_hold(erasure, log, item.name, item.base_offset, True)]
+        before, read = self._ends.get(erasure.id, (erasure.log_end, erasure.log_end))
+        self._ends[erasure.id] = max([before, *(item.end_offset for item in held)]), read
+        for entry in held:
+            yield f"{manifest.keys.data(entry.name)} may hold rows of old transactions; a pass takes it out of the log"
+        named = {item.name for item in entries}
         for info in listed:
             name = info.key.removeprefix(prefix)
-            parsed = parse_object_name(name)
-            if parsed is not None and self._may_hold(erasure, log, name, parsed.base_offset, name in named):
+            parsed = None if name in named else parse_object_name(name)
+            if parsed is not None and self._may_hold(erasure, log, name, parsed.base_offset, False):
                 yield f"{info.key} may hold rows of old transactions; a sweep deletes it"
 
     def _may_hold(
@@ -110,7 +118,7 @@ class LogTraces:
         if base_offset < (erasure.log_end if named else erasure.called_log_end):
             return True
         key = log.manifest.keys.data(name)
-        if (erasure.id, key) in self._clean:
+        if (erasure.id, key, named) in self._clean:
             return False
         horizons = erasure.horizons if named else erasure.called_horizons
         try:
@@ -120,13 +128,8 @@ class LogTraces:
         except CorruptionError:
             return True
         if not end:
-            if not named:  # as an orphan it is looked at with other horizons
-                self._clean.add((erasure.id, key))
-            return False
-        if named:
-            before, read = self._ends.get(erasure.id, (erasure.log_end, erasure.log_end))
-            self._ends[erasure.id] = max(before, end), read
-        return True
+            self._clean.add((erasure.id, key, named))
+        return end > 0
 
     def _local(self, log: PartitionHandle, segment: SegmentFile, start: int) -> Iterator[pa.RecordBatch]:
         if "parts" not in segment.header.schema.names:

@@ -11,7 +11,9 @@ from pathlib import Path
 from uuid import UUID
 
 from ..cold.fetch.object_reader import read_object
+from ..cold.manifest.erasures import lost_values
 from ..cold.manifest.keys import parse_object_name, topic_key, topic_prefix
+from ..cold.manifest.store_documents import StoreDocuments
 from ..cold.object_store.protocol import KeepsVersions
 from ..cold.upkeep.inspect import read_facts, rebuild_entry
 from ..engine.context import StoreContext
@@ -260,6 +262,8 @@ class Traces:
         hold = store.hold_on(erasure.values_name) if isinstance(store, KeepsVersions) else ""
         if hold:
             yield f"the values of the erasure are kept by {hold}"
+        for info in lost_values(StoreDocuments(store)):
+            yield f"{info.key} has values of a call that was lost with its disk; a sweep deletes it"
 
     def _prefixes(self, erasure: LedgerEntry) -> list[str]:
         """Return the prefixes of the erasure's topic, which may be deleted, and of the transaction log."""

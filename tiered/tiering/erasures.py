@@ -9,9 +9,8 @@
        │          └ `erase_actions` rewrites objects, until every head says that its partition is checked
        └ the ledger and the values are on this disk; the next pass brings them to the bucket
 
-The two copies of the ledger are joined and never shortened. An erasure that this disk learns of from the bucket was carried
-out elsewhere, as after a restore: this disk may be an old image, so its segments below the horizons whose objects lack records
-are deleted, once they are proven to be in the bucket. Then local segments overlap no object that lacks records.
+The two copies of the ledger are joined and never shortened. Whatever they say, this disk may be an old image: a rule of each
+pass deletes segments whose objects lack records (`policies.rules.evict`), and no erasure is done while there is one.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from pathlib import Path
 from uuid import UUID
 
 from ..cold.fetch.cache_folders import CacheFolders
@@ -28,14 +27,14 @@ from ..cold.manifest.leases import server_seconds
 from ..cold.manifest.store_documents import StoreDocuments
 from ..engine.context import StoreContext
 from ..engine.open_topics import OpenTopics
-from ..errors import ColdStorageError, CorruptionError, ObjectsHeld, TieredError, as_tiered_error
+from ..errors import CorruptionError, ObjectsHeld, TieredError, as_tiered_error
 from ..format.document import ERASURES_FEATURE
 from ..format.erasure import LedgerEntry, decode_values, horizon_in, merge_ledgers
+from ..format.manifest import Head
 from ..format.topic_meta import TopicMeta
-from ..policies.actions import EvictLocal, Seal
 from ..warm.bucket_binding import read_binding
 from .claims import Claims
-from .erase_actions import mark_of
+from .erase_actions import mark_of, record_erasures
 from .erase_traces import Traces
 from .local_actions import LocalActions
 from .partition_handle import PartitionHandle
@@ -91,31 +90,39 @@ class Erasures:
             return
         store = self._context.tiers.object_store
         documents = StoreDocuments(store)
+        for erasure in ours:
+            if erasure.done_us is None and erasure.id not in self._state.uploaded:
+                data = ledger.values_bytes(erasure)
+                if data is not None:
+                    put_values(store, erasure, data)
+                    self._state.uploaded.add(erasure.id)
         if ours:
-            for erasure in ours:
-                if erasure.done_us is None and erasure.id not in self._state.uploaded:
-                    data = ledger.values_bytes(erasure)
-                    if data is not None:
-                        put_values(store, erasure, data)
-                        self._state.uploaded.add(erasure.id)
-            merged = exchange_ledger(documents, ours)
+            merged = exchange_ledger(documents, [item for item in ours if self._has_values(item)])
         else:
             owner = documents.read_store()
             merged = read_ledger(documents) if owner is not None and ERASURES_FEATURE in owner[1] else ()
         # A restore writes the ledger without values.
         known = {item.id for item in ours if item.done_us is not None or ledger.has_values(item)}
-        fresh = [item for item in merged if item.id not in known]
+        both = merge_ledgers(ours, merged)
+        fresh = [item for item in both if item.id not in known]
         if fresh:
             self._adopt(fresh)
-        if merged != ours:
-            ledger.change(lambda present: merge_ledgers(present, merged))
-        if not self._state.exchanged and merged:
+        is_open = {item.id for item in ours if item.done_us is None}
+        ended = any(item.done_us is not None and item.id in is_open for item in merged)
+        if merged and (ended or not self._state.exchanged):
             try:
                 drop_values(store, merged)
             except ObjectsHeld as held:
                 log.warning("values of erasures that are done stay: %s", held)
+        if both != ours:
+            ledger.change(lambda present: merge_ledgers(present, merged))
+        if both and (ended or not self._state.exchanged):
             ledger.drop_values()
         self._state.exchanged = True
+
+    def _has_values(self, erasure: LedgerEntry) -> bool:
+        """Whether the bucket has what an erasure needs, as far as this process knows."""
+        return erasure.done_us is not None or erasure.id in self._state.uploaded
 
     def begin_pass(self) -> list[TieredError]:
         """Bring open erasures to the bucket before a pass carries them out; return the error, if there is one."""
@@ -130,7 +137,7 @@ class Erasures:
         return []
 
     def _adopt(self, fresh: Sequence[LedgerEntry]) -> None:
-        """Take over erasures that were carried out elsewhere: no local segment below their horizons stays."""
+        """Take over erasures that this disk did not know, with their values."""
         self._context.catalog.add_feature(ERASURES_FEATURE)
         ledger = self._context.erasures
         assert ledger is not None
@@ -142,30 +149,6 @@ class Erasures:
                     _check_values(erasure, data, meta)
                 ledger.write_values(erasure, data)
                 self._state.uploaded.add(erasure.id)
-            for handle, horizon in self._partitions(erasure):
-                self._delete_segments(handle, horizon, erasure)
-
-    def _delete_segments(self, handle: PartitionHandle, horizon: int, erasure: LedgerEntry) -> None:
-        loaded = handle.manifest.load()
-        for segment in handle.local().segments:
-            base, end = segment.header.base_offset, segment.end_offset
-            if base >= horizon or base == end:
-                continue
-            # Records that no object has yet, or that objects still have, are checked with these, and not here.
-            entries = () if loaded is None else handle.manifest.entries(loaded.head, base, end)
-            if not any(entry.lacks_records for entry in entries):
-                continue
-            reason = f"erasure {erasure.number} was carried out elsewhere"
-            what: dict[str, Any] = {
-                "topic": handle.meta.name, "partition": handle.partition, "segment_id": segment.header.segment_id,
-                "base_offset": base, "end_offset": end, "bytes": segment.bytes, "reason": reason,
-            }  # fmt: skip
-            if segment.facts is None:
-                self._local.seal(Seal(**what))
-            if not self._local.evict_local(EvictLocal(**what)):
-                raise ColdStorageError(
-                    f"{segment.path} stays until its writer has sealed it, although {reason}; the next pass goes on"
-                )
 
     # -- the end ---------------------------------------------------------------------------------
 
@@ -185,7 +168,8 @@ class Erasures:
             return problems
         waiting: dict[UUID, str] = {}
         for erasure in ledger.read():
-            if erasure.done_us is None:
+            # What was called since the exchange waits for the next one.
+            if erasure.done_us is None and self._has_values(erasure):
                 try:
                     waiting[erasure.id] = self._advance(erasure)
                 except ObjectsHeld as held:
@@ -266,18 +250,14 @@ class Erasures:
 
     def _record(self, erasure: LedgerEntry) -> LedgerEntry:
         """Write an erasure's state to the bucket, then here; delete the values of one that is done."""
-        ledger, store = self._context.erasures, self._context.tiers.object_store
-        assert ledger is not None
-        merged = exchange_ledger(StoreDocuments(store), merge_ledgers([erasure], ledger.read()))
-        if erasure.done_us is not None:
-            drop_values(store, merged)
-        ledger.change(lambda present: merge_ledgers(merged, present))
-        if erasure.done_us is not None:
-            ledger.drop_values()
-        return next(item for item in merged if item.id == erasure.id)
+        (recorded,) = record_erasures(self._context, [erasure])
+        if recorded.done_us is not None:
+            assert self._context.erasures is not None  # the erasure is from there
+            self._context.erasures.drop_values()
+        return recorded
 
     def _unchecked(self, erasure: LedgerEntry) -> tuple[str, int]:
-        """Return the first partition that is not checked yet, or an empty text; and the records that were removed."""
+        """Return the first partition that is not checked yet, or where a file is older; and the records that were removed."""
         rows = 0
         for handle, horizon in self._partitions(erasure):
             loaded = handle.manifest.load()
@@ -288,6 +268,9 @@ class Erasures:
             if max(mark.offset, start) < horizon:
                 place = f"{handle.meta.name}/{handle.partition}"
                 return f"{place} is checked up to offset {max(mark.offset, start)} of {horizon}", rows
+            old = None if head is None else _older_file(handle, head, horizon)
+            if old is not None:
+                return f"{old} is older than its object; a pass deletes it", rows
         return "", rows
 
     def _partitions(self, erasure: LedgerEntry) -> Iterator[tuple[PartitionHandle, int]]:
@@ -305,6 +288,16 @@ class Erasures:
             return None
         meta = self._topics.meta(erasure.topic)
         return meta if meta.topic_id == erasure.topic_id else None
+
+
+def _older_file(handle: PartitionHandle, head: Head, horizon: int) -> Path | None:
+    """Return a local file with records below a horizon that its object lacks; an old image of the disk has such files."""
+    for segment in handle.local().segments:
+        base, end = segment.header.base_offset, min(segment.end_offset, horizon)
+        entries = handle.manifest.entries(head, base, end) if base < end else ()
+        if any(entry.lacks_records for entry in entries):
+            return segment.path
+    return None
 
 
 def _check_values(erasure: LedgerEntry, data: bytes, meta: TopicMeta) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from uuid import UUID
 
 from ..cold.fetch.cache_folders import CacheFolders
+from ..cold.manifest.erasures import sweep_lost_values
 from ..cold.manifest.keys import topic_prefix
 from ..cold.manifest.leases import oldest_lease, server_seconds
 from ..cold.manifest.store_documents import DELETED, StoreDocuments
@@ -24,7 +25,8 @@ from ..cold.upkeep.sweep import (
 from ..engine.context import StoreContext
 from ..engine.open_topics import OpenTopics
 from ..engine.writers import is_gone
-from ..errors import ColdStorageError, CorruptionError, TieredError
+from ..errors import ColdStorageError, CorruptionError, ObjectsHeld, TieredError
+from ..format.document import ERASURES_FEATURE
 from ..format.topic_meta import TopicMeta
 from ..policies.actions import Sweep
 from ..table.iceberg_errors import iceberg_errors
@@ -127,6 +129,7 @@ class StoreSweep:
         if not dry_run:
             sweep_probes(store, rules)
             sweep_leases(store, rules)
+            self._sweep_values(StoreDocuments(store), rules)
         parts: list[PartSweep] = []
         tables = self._tables({meta.topic_id: meta for meta, _ in partitions}.values(), rules)
         for meta, partition in partitions:
@@ -152,6 +155,13 @@ class StoreSweep:
                 if part.deleted or part.waiting or part.uploads or part.problem or part.kept
             ),
         )
+
+    def _sweep_values(self, bucket: StoreDocuments, rules: SweepRules) -> None:
+        if ERASURES_FEATURE in self._context.catalog.features():
+            try:
+                sweep_lost_values(bucket, rules.now_seconds - rules.grace_seconds)
+            except (ObjectsHeld, CorruptionError) as error:
+                log.warning("values of erasures that were lost with their disk stay: %s", error)
 
     def _tables(self, topics: Iterable[TopicMeta], rules: SweepRules) -> dict[UUID, _Table]:
         """Return the live tables that the store keeps."""

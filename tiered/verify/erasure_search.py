@@ -13,9 +13,11 @@ from math import inf
 
 import pyarrow as pa
 
-from ..cold.fetch.cache_folders import CacheFolders, hash_in_name, hash_of_key, range_files
+from ..cold.fetch.cache_folders import CacheFolders, hash_of_topic, hashes_in_name, hashes_of, range_files
 from ..cold.fetch.object_reader import read_object
-from ..cold.manifest.keys import parse_object_name, topic_prefix
+from ..cold.manifest.erasures import lost_values
+from ..cold.manifest.keys import parse_object_name, topic_folder, topic_prefix
+from ..cold.manifest.store_documents import StoreDocuments
 from ..cold.object_store.file_store import FileStore
 from ..cold.object_store.protocol import ObjectStore, object_url
 from ..cold.upkeep.inspect import rebuild_entry
@@ -183,7 +185,10 @@ class ErasedSearch:
             )
 
     def _caches(self) -> Iterator[Trace]:
-        """Look whether each cached range is of an object that is there, and searched: the ranges are parts of columns."""
+        """Look whether each range of the topic is of an object that is there, and searched: the ranges are parts of columns.
+
+        Another store, and another topic, may cache in the same folder.
+        """
         root, own = self._tiers.locations.root, self._tiers.locations.cache.directory
         try:
             folders = [] if root is None else CacheFolders(root).folders()
@@ -192,39 +197,42 @@ class ErasedSearch:
             folders = []
         for folder in dict.fromkeys([*folders, *([] if own is None else [own])]):
             try:
-                hashes = [hash_in_name(entry.name) for entry in range_files(folder)]
+                found = [hashes_in_name(entry.name) for entry in range_files(folder)]
                 full = os.access(folder, os.W_OK | os.X_OK)
             except (FileNotFoundError, NotADirectoryError):
                 continue
             except OSError as error:
                 yield Trace(str(folder), None, None, f"a cache folder that cannot be emptied: {error}")
                 continue
-            gone = sum(item not in self._hashes for item in hashes) if hashes else 0
-            if gone:
-                of = (
-                    "object that is gone, or of another store"
-                    if gone == 1
-                    else "objects that are gone, or of another store"
-                )
-                yield Trace(
-                    str(folder),
-                    None,
-                    None,
-                    f"{gone} cached of {of}; delete them, the cache loses nothing else",
-                )
+            early = sum(not item.topic for item in found)
+            gone = sum(item.topic in self._own_topics and item.key not in self._own_objects for item in found)
+            for count, what in (
+                (gone, "objects that are gone"),
+                (early, "an early build, perhaps of such objects"),
+            ):
+                if count:
+                    reason = f"{count} cached of {what}; delete them, the cache loses nothing else"
+                    yield Trace(str(folder), None, None, reason)
             if not full:
                 yield Trace(
                     str(folder), None, None, "a cache folder that cannot be emptied: no right to write"
                 )
 
     @cached_property
-    def _hashes(self) -> set[str]:
+    def _own_topics(self) -> set[str]:
+        """Return the hashes of the topic, of those before it that had its name, and of the transaction log."""
+        found = set(map(hash_of_topic, self._prefixes))
+        if self._store is not None:
+            folder = topic_folder(self._meta.name)
+            found |= {hash_of_topic(f"{folder}{name}/") for name in self._store.folders(folder)}
+        return found
+
+    @cached_property
+    def _own_objects(self) -> set[str]:
+        """Return the hashes of the keys of all objects of the topic and of the transaction log."""
         store = self._store
-        return (
-            set()
-            if store is None
-            else {hash_of_key(info.key) for info in store.list("") if "/data/" in info.key}
-        )
+        keys = (info.key for prefix in self._prefixes if store is not None for info in store.list(prefix))
+        return {hashes_of(key).key for key in keys if "/data/" in key}
 
     # -- the bucket ------------------------------------------------------------------------------
 
@@ -285,7 +293,7 @@ class ErasedSearch:
                 yield Trace(object_url(store, item.key), None, None, "an old version of an object")
 
     def _values(self) -> Iterator[Trace]:
-        """Look for the values of erasures that are done: their last step deletes them."""
+        """Look for the values of erasures that are done, and of calls that were lost with their disk."""
         root, store = self._tiers.locations.root, self._store
         done = {item.values_name for item in self._called if item.done_us is not None}
         for name in sorted(done):
@@ -295,6 +303,11 @@ class ErasedSearch:
             assert store is not None
             if info.key in done:
                 yield Trace(object_url(store, info.key), None, None, "the values of an erasure that is done")
+        for info in () if store is None else lost_values(StoreDocuments(store)):
+            assert store is not None
+            yield Trace(
+                object_url(store, info.key), None, None, "the values of a call that was lost with its disk"
+            )
 
     # -- records ---------------------------------------------------------------------------------
 

@@ -4,7 +4,8 @@ One lies in the store's directory, ``cache/``. Settings may name another one, at
 first range lies in it, such a folder is noted in the store's directory: a file ``caches/<hash>`` holds its path, relative to
 that directory if it lies below. A note goes when an erasure finds its folder gone.
 
-A range is one file. Its name has two hashes: of the object's key, and of the range's position and length.
+A range is one file. Its name has three hashes: of the topic's prefix, of the object's key, and of the range's position and
+length. The first tells whose it is where several stores share a folder.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path
+from typing import NamedTuple
 from uuid import uuid4
 
 from ...errors import CorruptionError
@@ -26,7 +28,9 @@ NOTES_DIRECTORY = "caches"
 
 _HASH_BYTES = 10
 # The user chooses the folder: other files in it are left alone.
-_RANGE = re.compile(r"[0-9a-f]{40}|\.[0-9a-f]{40}\.[0-9a-f]{32}\.tmp")
+# Early builds left the topic out.
+_NAME = r"([0-9a-f]{20})?[0-9a-f]{40}"
+_RANGE = re.compile(rf"{_NAME}|\.{_NAME}\.[0-9a-f]{{32}}\.tmp")
 _NOTE = re.compile(r"[0-9a-f]{20}")
 
 
@@ -34,20 +38,34 @@ def _hash(data: bytes) -> str:
     return blake2b(data, digest_size=_HASH_BYTES).hexdigest()
 
 
-def hash_of_key(key: str) -> str:
-    """Return what the names of an object's ranges begin with."""
-    return _hash(key.encode())
+class RangeHashes(NamedTuple):
+    """What the name of a range's file says: hashes of the topic's prefix, which early builds left out, and the object's key."""
+
+    topic: str
+    key: str
+
+
+def hashes_of(key: str) -> RangeHashes:
+    """Return the hashes in the names of an object's ranges."""
+    return RangeHashes(hash_of_topic("/".join(key.split("/", 2)[:2]) + "/"), _hash(key.encode()))
+
+
+def hash_of_topic(prefix: str) -> str:
+    """Return the hash of a topic's prefix."""
+    return _hash(prefix.encode())
 
 
 def range_name(key: RangeKey) -> str:
     """Return the name of the file of a range."""
     name, start, length = key
-    return hash_of_key(name) + _hash(b"%d %d" % (start, length))
+    return "".join(hashes_of(name)) + _hash(b"%d %d" % (start, length))
 
 
-def hash_in_name(name: str) -> str:
-    """Return the hash of the object's key in the name of a file of `range_files`."""
-    return name.removeprefix(".")[: 2 * _HASH_BYTES]
+def hashes_in_name(name: str) -> RangeHashes:
+    """Return the hashes in the name of a file of `range_files`."""
+    digits = name.removeprefix(".").partition(".")[0]
+    topic, key = digits[: -4 * _HASH_BYTES], digits[-4 * _HASH_BYTES : -2 * _HASH_BYTES]
+    return RangeHashes(topic, key)
 
 
 def range_files(folder: Path) -> list[os.DirEntry[str]]:
@@ -161,11 +179,11 @@ class CacheFolders:
         ------
         CorruptionError, OSError
         """
-        hashes = set(map(hash_of_key, keys))
+        hashes = {hashes_of(key).key for key in keys}
         for folder in self.folders() if hashes else ():
             with suppress(FileNotFoundError, NotADirectoryError):
                 for entry in range_files(folder):
-                    if hash_in_name(entry.name) in hashes:
+                    if hashes_in_name(entry.name).key in hashes:
                         self._fs.unlink(folder / entry.name)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from ...errors import CorruptionError, ObjectNotFound
@@ -15,14 +15,15 @@ from ...format.erasure import (
     ledger_to_json,
     merge_ledgers,
 )
-from ..object_store.protocol import KeepsVersions, ObjectStore, object_url
+from ..object_store.protocol import KeepsVersions, ObjectInfo, ObjectStore, object_url
 from .store_documents import StoreDocuments
 
 
 def exchange_ledger(documents: StoreDocuments, ours: Sequence[LedgerEntry]) -> tuple[LedgerEntry, ...]:
     """Bring the ledger in the bucket up to `ours`, by compare-and-swap; return both together.
 
-    No copy is ever shortened, so a stalled process of an older host loses nothing.
+    The values of what is open in `ours` must be in the bucket. No copy is ever shortened, so a stalled process of an older host
+    loses nothing. What is there by then keeps its number.
 
     Raises
     ------
@@ -94,6 +95,35 @@ def get_values(store: ObjectStore, erasure: LedgerEntry) -> bytes:
         raise CorruptionError("the values of an open erasure are missing", where=where) from None
 
 
+def lost_values(documents: StoreDocuments) -> list[ObjectInfo]:
+    """Return stored values that no erasure in the ledger has: a call left them that was lost with its disk.
+
+    Young ones may be of a call whose ledger is still to come.
+
+    Raises
+    ------
+    CorruptionError, UnsupportedFormat, ColdStorageError
+    """
+    # Listed first: the ledger comes after the values.
+    found = list(documents.store.list(VALUES_FOLDER))
+    named = {item.values_name for item in read_ledger(documents)} if found else set()
+    return [info for info in found if info.key not in named]
+
+
+def sweep_lost_values(documents: StoreDocuments, before_seconds: float) -> None:
+    """Delete `lost_values` that were stored before a time (Unix, the server's clock), and old versions of them.
+
+    Raises
+    ------
+    CorruptionError, UnsupportedFormat, ColdStorageError
+    """
+    store = documents.store
+    doomed = [info.key for info in lost_values(documents) if info.modified_seconds < before_seconds]
+    if doomed:
+        store.delete(doomed)
+        _delete_versions(store, set(doomed))
+
+
 def drop_values(store: ObjectStore, ledger: Sequence[LedgerEntry]) -> None:
     """Delete the values of erasures that are done, and old versions of them.
 
@@ -105,7 +135,11 @@ def drop_values(store: ObjectStore, ledger: Sequence[LedgerEntry]) -> None:
     doomed = [info.key for info in store.list(VALUES_FOLDER) if info.key in done]
     if doomed:
         store.delete(doomed)
+    _delete_versions(store, done)
+
+
+def _delete_versions(store: ObjectStore, keys: Collection[str]) -> None:
     if isinstance(store, KeepsVersions):
-        versions = [item for item in store.old_versions(VALUES_FOLDER) if item.key in done]
+        versions = [item for item in store.old_versions(VALUES_FOLDER) if item.key in keys]
         if versions:
             store.delete_versions(versions)

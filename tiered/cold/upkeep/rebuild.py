@@ -21,7 +21,7 @@ from uuid import UUID, uuid4
 from ...errors import ColdStorageError, CorruptionError, ObjectNotFound, PreconditionFailed
 from ...format.document import COMPACTION_FEATURE, ERASURES_FEATURE
 from ...format.manifest import Head, ObjectEntry, Origin, PageRef
-from ...format.manifest_changes import spill
+from ...format.manifest_changes import spill, unmarked
 from ...format.manifest_checks import check_head
 from ...format.manifest_codec import encode_head, encode_page
 from ...format.segment_facts import SegmentFacts
@@ -419,7 +419,10 @@ def rebuild_page(committer: Committer, ref: PageRef) -> PageRef:
     def change(head: Head) -> Head:
         if ref not in head.pages:
             raise ColdStorageError(f"the manifest does not name page {ref.name} any more")
-        return replace(head, pages=tuple(fresh if page == ref else page for page in head.pages))
+        pages = tuple(fresh if page == ref else page for page in head.pages)
+        # It may name objects from before an erasure or a compaction, unless it has the bytes of the page before.
+        same = (fresh.crc, fresh.bytes) == (ref.crc, ref.bytes)
+        return replace(head if same else unmarked(head, ref.base_offset), pages=pages)
 
     committer.commit(change)
     return fresh
