@@ -239,7 +239,7 @@ class CorruptionError(TieredError):
 class TransactionLogDamaged(CorruptionError):
     """A record of the transaction log is damaged, so it is unknown what was decided: the store does not open for writing.
 
-    Reads of topics go on. ``tiered verify --deep --repair`` takes the record from the bucket, or says which records only
+    Reads of one partition go on. ``tiered verify --deep --repair`` takes the record from the bucket, or says which records only
     ``--drop-lost-transactions`` can do without.
     """
 

@@ -26,8 +26,8 @@ from ..base.worker_pool import WorkerPool
 from ..base.worker_thread import WorkerThread
 from ..engine.context import Place, Reading, StoreContext
 from ..engine.open_topics import OpenTopic, OpenTopics
-from ..errors import DiskFull, PartitionPoisoned, StoreClosed, TieredError, copy_error
-from ..format.document import TRANSACTIONS_FEATURE
+from ..errors import DiskFull, PartitionPoisoned, StoreClosed, TieredError, TransactionLogDamaged, copy_error
+from ..format.document import STAGED_FEATURE, TRANSACTIONS_FEATURE
 from ..format.schema import TRANSACTIONS_TOPIC
 from ..format.topic_meta import TopicMeta
 from ..hot.held_partition import HeldPartition
@@ -332,7 +332,14 @@ class Commits:
 
         The rows of a batch come to a partition one after the other, and a power cut may keep a part of those of a transaction.
         """
-        return None if meta.name == TRANSACTIONS_TOPIC else self.begin_reading()
+        if meta.name == TRANSACTIONS_TOPIC:
+            return None
+        try:
+            return self.begin_reading()
+        except TransactionLogDamaged:
+            if STAGED_FEATURE in self._context.catalog.features():
+                raise
+            return None  # the rows of a transaction come by one write; a repair is no reason to read nothing until then
 
     def begin_reading(self) -> Reading:
         """Begin a read over several partitions."""
