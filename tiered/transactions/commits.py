@@ -27,7 +27,7 @@ from ..base.worker_thread import WorkerThread
 from ..engine.context import Place, Reading, StoreContext
 from ..engine.open_topics import OpenTopic, OpenTopics
 from ..errors import DiskFull, PartitionPoisoned, StoreClosed, TieredError, copy_error
-from ..format.document import TRANSACTIONS_FEATURE
+from ..format.document import STAGED_FEATURE, TRANSACTIONS_FEATURE
 from ..format.schema import TRANSACTIONS_TOPIC
 from ..format.topic_meta import TopicMeta
 from ..hot.held_partition import HeldPartition
@@ -331,14 +331,21 @@ class Commits:
         """Begin a read of one partition of a topic; None where it needs none.
 
         The rows of a batch come to a partition one after the other, and a power cut may keep a part of those of a transaction.
+        That is rare, so a damaged log keeps nobody from a store without batches.
         """
-        return None if meta.name == TRANSACTIONS_TOPIC else self.begin_reading()
+        if meta.name == TRANSACTIONS_TOPIC:
+            return None
+        return self._begin_reading(needs_log=STAGED_FEATURE in self._context.catalog.features())
 
     def begin_reading(self) -> Reading:
         """Begin a read over several partitions."""
+        return self._begin_reading(needs_log=True)
+
+    def _begin_reading(self, *, needs_log: bool) -> Reading:
         if self._context.lifecycle.writes:
             return WriterReading(self.log)
-        return LogReading(self.log, lambda: TRANSACTIONS_FEATURE in self._context.catalog.features())
+        features = self._context.catalog.features
+        return LogReading(self.log, lambda: TRANSACTIONS_FEATURE in features(), needs_log=needs_log)
 
     def log_end_before(self, meta: TopicMeta, partition: int) -> int | None:
         """Return up to where the transaction log is to be published before rows of a partition; None: nothing is.
