@@ -198,3 +198,35 @@ def test_a_record_on_its_way_to_the_disk_is_published_first(tmp_path: Path) -> N
         assert store.tierer.claims.known_end(log.meta, 0) == log.offsets()[0].end
     with tiered.restore(BUCKET, tmp_path / "life/restored", host=host_of(recorder)) as store:
         assert [row["value"] for row in store.topic("events").scan().to_arrow().to_pylist()] == [b"1", b"2"]
+
+
+def test_a_paused_participant_keeps_its_transactions_in_the_log(tmp_path: Path) -> None:
+    """Readers of the bucket see none of them, a restore completes all, and the log is not cut before they are published."""
+    (tmp_path / "life").mkdir()
+    recorder = Recorder(tmp_path / "life")
+    wanted = [b"%d" % number for number in range(20)]
+
+    def seen_in(store: Any) -> list[list[bytes]]:
+        snapshot = store.snapshot(["events", "sums"])
+        return [snapshot.scan(topic).to_arrow()["value"].to_pylist() for topic in ("events", "sums")]
+
+    with opened(recorder, BUCKET) as store:
+        store.create_topic("events")
+        store.create_topic("sums")
+        store.pause("sums")
+        for value in wanted:  # more than the log holds before it is shortened
+            with store.transaction() as transaction:
+                transaction.append("events", value)
+                transaction.append("sums", value)
+        store.flush()
+        store.tierer.tail_pass()
+        host = host_of(Recorder(tmp_path, Image(objects=dict(recorder.bucket.objects))))
+        with tiered.open(BUCKET, host=host) as reader:
+            assert reader.topic("events").offsets()[0].end == 20
+            assert seen_in(reader) == [[], []]
+        with tiered.restore(BUCKET, tmp_path / "restored", settings=stepwise(), host=host) as restored:
+            assert seen_in(restored) == [wanted, wanted]
+        store.resume("sums")
+        store.tierer.tail_pass()
+        with tiered.open(BUCKET, host=host_of(recorder)) as reader:
+            assert seen_in(reader) == [wanted, wanted]

@@ -26,7 +26,7 @@ from ..base.worker_pool import WorkerPool
 from ..base.worker_thread import WorkerThread
 from ..engine.context import Place, Reading, StoreContext
 from ..engine.open_topics import OpenTopic, OpenTopics
-from ..errors import DiskFull, PartitionPoisoned, StoreClosed, TieredError, TransactionLogDamaged, copy_error
+from ..errors import DiskFull, PartitionPoisoned, StoreClosed, TieredError, copy_error
 from ..format.document import STAGED_FEATURE, TRANSACTIONS_FEATURE
 from ..format.schema import TRANSACTIONS_TOPIC
 from ..format.topic_meta import TopicMeta
@@ -86,7 +86,7 @@ class Commits:
         moved = any(moves.offsets for moves in decision.moves)
         if not parts and not moved and decision.batch is None:
             if decision.name is not None or decision.moves:
-                self.log.check_session(decision)
+                self.log.check_owner(decision)
             return []
         try:
             for part in parts:
@@ -331,21 +331,21 @@ class Commits:
         """Begin a read of one partition of a topic; None where it needs none.
 
         The rows of a batch come to a partition one after the other, and a power cut may keep a part of those of a transaction.
+        That is rare, so a damaged log keeps nobody from a store without batches.
         """
         if meta.name == TRANSACTIONS_TOPIC:
             return None
-        try:
-            return self.begin_reading()
-        except TransactionLogDamaged:
-            if STAGED_FEATURE in self._context.catalog.features():
-                raise
-            return None  # the rows of a transaction come by one write; a repair is no reason to read nothing until then
+        return self._begin_reading(needs_log=STAGED_FEATURE in self._context.catalog.features())
 
     def begin_reading(self) -> Reading:
         """Begin a read over several partitions."""
+        return self._begin_reading(needs_log=True)
+
+    def _begin_reading(self, *, needs_log: bool) -> Reading:
         if self._context.lifecycle.writes:
             return WriterReading(self.log)
-        return LogReading(self.log, lambda: TRANSACTIONS_FEATURE in self._context.catalog.features())
+        features = self._context.catalog.features
+        return LogReading(self.log, lambda: TRANSACTIONS_FEATURE in features(), needs_log=needs_log)
 
     def log_end_before(self, meta: TopicMeta, partition: int) -> int | None:
         """Return up to where the transaction log is to be published before rows of a partition; None: nothing is.

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from ..engine.context import Place
+from ..errors import CorruptionError
 from .parts import Part
 from .transaction_log import LogPoint, TransactionLog
 
@@ -52,15 +53,34 @@ class LogReading:
     ----------
     has_transactions
         Whether the store has the feature, which it gets before its first transaction.
+    needs_log
+        Whether the read fails if the log is damaged; else it then ends where the partitions end.
     """
 
-    def __init__(self, log: TransactionLog, has_transactions: Callable[[], bool]) -> None:
+    def __init__(
+        self, log: TransactionLog, has_transactions: Callable[[], bool], *, needs_log: bool = True
+    ) -> None:
         self._log = log
         self._has_transactions = has_transactions
-        self._before: LogPoint | None = log.point() if has_transactions() else None
+        self._needs_log = needs_log
+        self._is_damaged = False
+        self._before: LogPoint | None = None
+        try:
+            self._before = log.point() if has_transactions() else None
+        except CorruptionError:
+            if needs_log:
+                raise
+            self._is_damaged = True
 
     def whole_ends(self, ends: Mapping[Place, int]) -> dict[Place, int] | None:
-        if self._before is None:
-            return None if self._has_transactions() else dict(ends)
-        later = self._log.parts_since(self._before)
-        return None if later is None else whole_ends([*self._before.open, *later], ends)
+        before = self._before
+        if before is None:
+            # A first transaction may have been committed since.
+            return dict(ends) if self._is_damaged or not self._has_transactions() else None
+        try:
+            later = self._log.parts_since(before)
+        except CorruptionError:
+            if self._needs_log:
+                raise
+            return dict(ends)
+        return None if later is None else whole_ends([*before.open, *later], ends)
