@@ -90,12 +90,7 @@ class Erasures:
             return
         store = self._context.tiers.object_store
         documents = StoreDocuments(store)
-        for erasure in ours:
-            if erasure.done_us is None and erasure.id not in self._state.uploaded:
-                data = ledger.values_bytes(erasure)
-                if data is not None:
-                    put_values(store, erasure, data)
-                    self._state.uploaded.add(erasure.id)
+        self._put_values(ours)
         if ours:
             merged = exchange_ledger(documents, [item for item in ours if self._has_values(item)])
         else:
@@ -107,18 +102,27 @@ class Erasures:
         fresh = [item for item in both if item.id not in known]
         if fresh:
             self._adopt(fresh)
-        is_open = {item.id for item in ours if item.done_us is None}
-        ended = any(item.done_us is not None and item.id in is_open for item in merged)
-        if merged and (ended or not self._state.exchanged):
+        done = {item.id for item in merged if item.done_us is not None}
+        drops = not self._state.exchanged or any(item.done_us is None and item.id in done for item in ours)
+        if drops and done:
             try:
                 drop_values(store, merged)
             except ObjectsHeld as held:
                 log.warning("values of erasures that are done stay: %s", held)
         if both != ours:
             ledger.change(lambda present: merge_ledgers(present, merged))
-        if both and (ended or not self._state.exchanged):
+        if drops and both:
             ledger.drop_values()
         self._state.exchanged = True
+
+    def _put_values(self, erasures: Sequence[LedgerEntry]) -> None:
+        ledger = self._context.erasures
+        assert ledger is not None  # the erasures are from there
+        for erasure in erasures:
+            data = None if self._has_values(erasure) else ledger.values_bytes(erasure)
+            if data is not None:
+                put_values(self._context.tiers.object_store, erasure, data)
+                self._state.uploaded.add(erasure.id)
 
     def _has_values(self, erasure: LedgerEntry) -> bool:
         """Whether the bucket has what an erasure needs, as far as this process knows."""

@@ -66,10 +66,18 @@ class LogRenewal:
         self._remove_deleted(topic)
 
     def renew_beyond(self, offset: int) -> None:
-        """Append the table again and delete what is before `offset`, as far as no transaction before it is open."""
+        """Append the table again and delete what is before `offset`, as far as no transaction before it is open.
+
+        Where the log begins with an open one, nothing is appended.
+        """
         with self._log.lock:
             topic = self._log.topic
-            if topic is not None and self._shorten(topic, self._renew) and self.begins_before(offset):
+            if (
+                topic is None
+                or self._log.tables.decided.first_record(self._log.end) <= topic.writer(0).start_offset
+            ):
+                return
+            if self._shorten(topic, self._renew) and self.begins_before(offset):
                 self._shorten(topic, lambda topic: self._delete_before(topic, self._renewed))
 
     def renew_at_close(self) -> None:

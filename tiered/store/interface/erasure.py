@@ -37,7 +37,7 @@ class Erasure:
 
     @property
     def number(self) -> int:
-        """Its number in the store, from 1."""
+        """Its number in the store, from 1. Until a pass has brought it to the bucket, another copy of the disk may take it."""
         return self.entry.number
 
     @property
