@@ -180,7 +180,7 @@ class LiveTable:
         for _ in range(_RACES_MAX):
             # After an error the state is read again: a commit of unknown outcome may have landed.
             state, self._state = self._state, None
-            if state is None or self._seconds() - state.confirmed > half_grace:
+            if state is None or take or self._seconds() - state.confirmed > half_grace:
                 state = self._read(take=take)
             since, whole = self._seconds(), self._transactions()
             if state.ranges is not None and whole is None:

@@ -100,8 +100,17 @@ class TableFolder:
         hint, etag = self._read_hint(any_hint=any_hint) or (0, None)
         return Pointer(max(hint, self._last_listed()), hint, etag)
 
+    def versions(self) -> list[int]:
+        """Return the numbers of the versions that exist, in their order.
+
+        Raises
+        ------
+        ColdStorageError
+        """
+        return sorted(version for info in self.store.list(self.prefix) if (version := version_of(info.key)))
+
     def _last_listed(self) -> int:
-        return max((version_of(info.key) for info in self.store.list(self.prefix)), default=0)
+        return max(self.versions(), default=0)
 
     def read(self, version: int) -> bytes:
         """Return the metadata of a version.
