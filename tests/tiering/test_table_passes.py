@@ -143,6 +143,10 @@ def test_a_failure_of_one_table_backs_off_and_stops_no_other(
     state = loop.passes.kinds()["tables"]
     assert state.waiting == 2
     assert set(state.errors) == {"ForeignCommit", "SchemaMismatch"}
+    assert (
+        "topic wrong gets no table"
+        in store.tierer.tables.state_of(store.topic("wrong").meta.topic_id).problem
+    )
     meta = foreign.meta
     done = store.tierer.tables.publish(meta, take=True)
     assert done is not None

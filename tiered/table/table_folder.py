@@ -67,6 +67,19 @@ class TableFolder:
         """Return the URL of a version."""
         return object_url(self.store, self._key(version))
 
+    def has_pointer(self) -> bool:
+        """Return whether there is a pointer, as there is once a version was published.
+
+        Raises
+        ------
+        ColdStorageError
+        """
+        try:
+            self.store.stat(self._hint_key)
+        except ObjectNotFound:
+            return False
+        return True
+
     def find(self) -> Pointer:
         """Find the newest version, as readers do.
 

@@ -49,16 +49,17 @@ def _check_versions(folder: TableFolder, findings: Findings) -> None:
     # Of a sweep that deletes versions, the first listing may have shown a part.
     versions = folder.versions()
     for before, after in _holes(versions):
+        gone = f"version {before + 1} of the table is missing"
+        if after > before + 2:
+            gone = f"versions {before + 1} to {after - 1} of the table are missing"
         if before == newest:
-            hidden = f"readers of the table do not find version {versions[-1]} after it"
+            hidden = f"readers do not find version {versions[-1]} after that"
             advice = "tiered table TOPIC --take leads them to it"
         else:
-            hidden = f"programs that have version {before} of the table open find none after it"
-            advice = f"open the table anew in them; a sweep deletes the versions up to {before} in time"
+            hidden = f"programs that have version {before} open find no later one"
+            advice = f"open the table anew in these; a sweep deletes the versions up to {before} in time"
         where = folder.url(before + 1)
-        findings.add_problem(
-            Problem(Item.TABLE, where, f"is missing before version {after}, and {hidden}", advice=advice)
-        )
+        findings.add_problem(Problem(Item.TABLE, where, f"{gone}, and {hidden}", advice=advice))
 
 
 def _holes(versions: Sequence[int]) -> list[tuple[int, int]]:
