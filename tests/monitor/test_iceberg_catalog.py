@@ -92,6 +92,10 @@ def test_a_client_of_others_reads_the_tables(store: Any, web: Web, clock: Clock)
                 catalog.load_table(f"tiered.{name}")
     with pytest.raises(NoSuchNamespaceError):
         catalog.list_tables("other")
+    store.delete_topic("young")
+    assert catalog.list_tables("tiered") == [("tiered", "my_clicks")]
+    with pytest.raises(NoSuchTableError, match="no topic with a table has the name young"):
+        catalog.load_table("tiered.young")
 
 
 def test_nothing_can_be_changed(store: Any, web: Web) -> None:
