@@ -77,15 +77,15 @@ class Places:
     bare
         Folder of the records as the bare source reads them, if there is one.
     published
-        Folder of another store that is served, whose tail is published, and of its bucket, if there is one.
+        Another store, which is served, and whose tail is published.
     """
 
     store: str
     parquet: str
     options: dict[str, str]
+    published: Path
     flight: str | None = None
     bare: str | None = None
-    published: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,16 +228,18 @@ def ways(spark: Any, query: Query, places: Places) -> dict[str, Callable[[], Any
     def restricted(frame: Any) -> Any:
         return frame if query.where is None else frame.where(query.where)
 
+    def published() -> Any:
+        return table(spark, query.topic, places.published, tail="publish")
+
+    objects = published().inputFiles()
     found = {
         "parquet": lambda: restricted(spark.read.parquet(f"{places.parquet}/{query.topic}.parquet")),
         "table": lambda: restricted(table(spark, query.topic, places.store, **places.options)),
+        "published": lambda: restricted(published()),
+        "objects": lambda: restricted(spark.read.parquet(*objects)),
         "source": lambda: source(places.store),
     }
-    flight, bare, own = places.flight, places.bare, places.published
-    if own is not None:
-        objects = f"{own}/bucket/{query.topic}/*/*/data/*.parquet"
-        found["published"] = lambda: restricted(table(spark, query.topic, own / "store", tail="publish"))
-        found["objects"] = lambda: restricted(spark.read.parquet(objects))
+    flight, bare = places.flight, places.bare
     if flight is not None:
         found["flight"] = lambda: source(flight)
     if bare is not None and query.source_target is not None:
@@ -319,18 +321,19 @@ def run(
     """Fill a store, write the same rows as Parquet, run every query."""
     with ExitStack() as stack:
         options = {"spark.driver.memory": memory}
+        own = folder / "published"
         if place == "disk":
             path = fill(folder, rows, (folder / "bucket").as_uri(), _COLD_SHARE, row_groups)
-            store = stack.enter_context(tiered.open(path))
-            server = stack.enter_context(store.serve("127.0.0.1:0"))
-            own = folder / "published"
-            other = fill(own, rows, (own / "bucket").as_uri(), _COLD_SHARE, row_groups)
-            stack.enter_context(stack.enter_context(tiered.open(other)).serve("127.0.0.1:0"))
-            places = Places(str(path), str(folder), {}, server.location, str(folder / "bare"), own)
+            server = _serve(stack, path)
+            published = fill(own, rows, (own / "bucket").as_uri(), _COLD_SHARE, row_groups)
+            _serve(stack, published)
+            places = Places(str(path), str(folder), {}, published, server.location, str(folder / "bare"))
         else:
             endpoint = serve(stack)
             fill(folder, rows, "s3://bucket/p", 1.0, row_groups, endpoint)
-            places = Places("s3://bucket/p", "s3a://bucket/parquet", {"endpointUrl": endpoint})
+            published = fill(own, rows, "s3://bucket/published", _COLD_SHARE, row_groups, endpoint)
+            _serve(stack, published)
+            places = Places("s3://bucket/p", "s3a://bucket/parquet", {"endpointUrl": endpoint}, published)
             options |= connector(Path(pyspark.__file__).parent) | {
                 "spark.hadoop.fs.s3a.bucket.bucket.endpoint": endpoint,
                 "spark.hadoop.fs.s3a.bucket.bucket.path.style.access": "true",
@@ -346,6 +349,10 @@ def run(
         if place == "s3":
             upload(folder, endpoint)
         return measure(spark, places, rows, repeats, warm_seconds, wanted)
+
+
+def _serve(stack: ExitStack, path: Path) -> Any:
+    return stack.enter_context(stack.enter_context(tiered.open(path)).serve("127.0.0.1:0"))
 
 
 def cells_of(row: dict[str, Any], names: Sequence[str]) -> list[str]:

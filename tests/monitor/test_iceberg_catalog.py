@@ -67,7 +67,7 @@ def test_a_client_of_others_reads_the_tables(store: Any, web: Web, clock: Clock)
     """Each at its newest version; not those that share a name, that are not wanted, or not there yet."""
     catalog = catalog_of(web)
     assert catalog.list_namespaces() == [("tiered",)]
-    assert catalog.list_tables("tiered") == [("tiered", "my_clicks"), ("tiered", "young")]
+    assert catalog.list_tables("tiered") == [("tiered", "my_clicks")]
     table = catalog.load_table("tiered.my_clicks")
     rows = table.scan(row_filter="partition = 1 and offset >= 2").to_arrow()
     assert rows["value"].to_pylist() == [b"5", b"7", b"9"]
@@ -79,6 +79,7 @@ def test_a_client_of_others_reads_the_tables(store: Any, web: Web, clock: Clock)
     store.tierer.tail_pass()
     store.tierer.tables.run()
     assert table.refresh().scan().to_arrow().num_rows == 11
+    assert catalog.list_tables("tiered") == [("tiered", "my_clicks"), ("tiered", "young")]
     for name, reason in (
         ("a_b", "topics a-b and a.b share the name"),
         ("plain", "no topic with a table"),
@@ -91,6 +92,10 @@ def test_a_client_of_others_reads_the_tables(store: Any, web: Web, clock: Clock)
                 catalog.load_table(f"tiered.{name}")
     with pytest.raises(NoSuchNamespaceError):
         catalog.list_tables("other")
+    store.delete_topic("young")
+    assert catalog.list_tables("tiered") == [("tiered", "my_clicks")]
+    with pytest.raises(NoSuchTableError, match="no topic with a table has the name young"):
+        catalog.load_table("tiered.young")
 
 
 def test_nothing_can_be_changed(store: Any, web: Web) -> None:

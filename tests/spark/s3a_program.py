@@ -42,8 +42,23 @@ def main(url: str, path: str) -> None:
             "python": "tiered" in str(frame._jdf.queryExecution().executedPlan()),
             "secret": "testing" in plan,
         }
+    found["requests"] = requests(spark, url)
     print(json.dumps(found))
     spark.stop()
+
+
+def requests(spark: Any, url: str) -> list[int]:
+    """Return how many GETs all rows of a topic with large row groups take, without the headers and with them."""
+    counted = []
+    for headers in (False, True):
+        frame = table(spark, "large", url, includeHeaders=headers)
+        bucket = spark._jvm.java.net.URI(url.replace("s3://", "s3a://"))
+        files = spark._jvm.org.apache.hadoop.fs.FileSystem.get(bucket, spark._jsc.hadoopConfiguration())
+        statistics = files.getStorageStatistics()
+        before = statistics.getLong("action_http_get_request")
+        frame.write.format("noop").mode("overwrite").save()
+        counted.append(statistics.getLong("action_http_get_request") - before)
+    return counted
 
 
 if __name__ == "__main__":

@@ -320,6 +320,7 @@ def test_what_was_set_in_a_running_session_is_its_word_too(
         "fs.s3a.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
         "fs.s3a.endpoint": "http://session:2",
         "fs.s3a.endpoint.region": "eu-central-1",
+        "fs.s3a.vectored.read.max.merged.size": "1M",
         "parquet.filter.columnindex.enabled": "true",
     }
     own = spark.newSession()

@@ -70,26 +70,33 @@ def test_what_the_bucket_has_is_read_there_though_a_local_file_has_it_too() -> N
 
 
 def test_s3a_is_told_where_the_bucket_is_unless_the_session_knows() -> None:
+    merges = {"fs.s3a.vectored.read.max.merged.size": "1M"}
     keys = {"AWS_ACCESS_KEY_ID": "id", "AWS_SECRET_ACCESS_KEY": "very-secret", "AWS_SESSION_TOKEN": "token"}
     cold_options = ColdOptions(
         endpoint_url="http://127.0.0.1:9000", access_key="a", secret_key="very-secret", session_token="token"
     )
-    options = s3a_options("b", cold_options, keys | {"AWS_REGION": "eu-west-1"}, {}.get)
+    options = s3a_options("b", cold_options, keys | {"AWS_REGION": "eu-west-1"}, merges.get)
     assert options == {
         "fs.s3a.bucket.b.endpoint": "http://127.0.0.1:9000",
         "fs.s3a.bucket.b.path.style.access": "true",
         "fs.s3a.bucket.b.connection.ssl.enabled": "false",
         "fs.s3a.bucket.b.endpoint.region": "eu-west-1",
     }
-    known = {"fs.s3a.endpoint": "http://other", "fs.s3a.endpoint.region": "r"}
+    known = {"fs.s3a.endpoint": "http://other", "fs.s3a.endpoint.region": "r", **merges}
     assert s3a_options("b", cold_options, keys, known.get) == {}
-    assert s3a_options("b", ColdOptions(), {}, {}.get) == {}
-    assert s3a_options("b", ColdOptions(), {"AWS_ENDPOINT_URL": "https://e"}, {}.get) == {
+    assert s3a_options("b", ColdOptions(), {}, merges.get) == {}
+    assert s3a_options("b", ColdOptions(), {"AWS_ENDPOINT_URL": "https://e"}, merges.get) == {
         "fs.s3a.bucket.b.endpoint": "https://e",
         "fs.s3a.bucket.b.path.style.access": "true",
         "fs.s3a.bucket.b.connection.ssl.enabled": "true",
         "fs.s3a.bucket.b.endpoint.region": "us-east-1",
     }
+
+
+def test_s3a_joins_ranges_of_whole_row_groups_unless_the_session_says_how() -> None:
+    name = "fs.s3a.bucket.b.vectored.read.max.merged.size"
+    assert s3a_options("b", ColdOptions(), {}, {}.get) == {name: str(64 << 20)}
+    assert s3a_options("b", ColdOptions(), {}, {name: "1M"}.get) == {}
 
 
 def test_from_afar_parquet_is_read_by_few_requests_unless_the_session_says_how() -> None:

@@ -484,6 +484,31 @@ def test_many_partitions_have_their_offsets_in_a_document(place: Place) -> None:
     assert place.publish(place.another()).changed is False
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_topic_of_a_thousand_partitions(place: Place) -> None:
+    """Its offsets are in a document, and a commit of a few partitions grows with these."""
+    place.topic = topic = place.store.create_topic("wide", partitions=1_000)
+    for partition in range(1_000):
+        topic.append(b"x", partition=partition)
+    topic.flush()
+    assert place.store.tierer.tail_pass().report.failed == ()
+    live = place.here()
+    assert place.publish(live).records == 1_000
+    for partition in range(0, 1_000, 100):
+        topic.append(b"y", partition=partition)
+    topic.flush()
+    assert place.store.tierer.tail_pass().report.failed == ()
+    done = place.publish(live)
+    assert (done.version, done.records, len(done.offsets)) == (2, 1_010, 1_000)
+    folder = folder_of(place.bucket, "wide")
+    assert len(list(folder.glob("manifest-*"))) <= 4
+    found = [(partition, offset) for partition, offset, *_ in rows(folder)]
+    assert found == sorted(
+        (partition, offset) for partition in range(1_000) for offset in range(1 + (partition % 100 == 0))
+    )
+
+
 def test_a_commit_reads_no_page_of_old_objects(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a topic with more objects than a process keeps entries of, each page would be a request."""
     monkeypatch.setattr("tiered.format.manifest_changes.INLINE_ENTRIES_MAX", 2)

@@ -134,6 +134,7 @@ def test_a_table_that_another_program_changed(
     assert "version 3 of the table was made of the log: 10 rows" in taken.output
     assert check_rows(folder, "t") == 10
     assert topic.table().version == 3
+    assert "version 3 of the table already has the log: 10 rows" in run("table", "t", "--take").output
 
 
 def test_the_command(store: tiered.Store, clock: Clock, run: Any) -> None:

@@ -13,7 +13,7 @@ import tiered
 from tests.support.clock import Clock
 from tests.support.stores import OFFLOAD_US, stepwise, tier
 from tests.support.table_reader import check_rows, folder_of
-from tests.support.watched_bucket import WatchedBucket
+from tests.support.watched_bucket import WatchedBucket, away
 from tests.tiering.stepped_loop import Loop
 from tiered.engine.host import Host
 
@@ -72,6 +72,29 @@ def test_a_table_without_a_change_costs_no_request(clock: Clock, tmp_path: Path)
         before = len(bucket.asked)
         assert store.tierer.tables.run().published == {}
         assert len(bucket.asked) == before
+
+
+def test_after_an_hour_without_the_bucket_one_version_has_all(clock: Clock, tmp_path: Path) -> None:
+    """However many intervals were missed, and although the loop has backed off."""
+    bucket = WatchedBucket()
+    settings = stepwise(offload=TAILS, table={"every": "1m"})
+    host = Host(clock=clock, open_bucket=lambda url, options: bucket)
+    with tiered.open(tmp_path / "data", cold="memory://watched", settings=settings, host=host) as store:
+        topic = store.create_topic("t")
+        topic.append(b"x", sync=True)
+        loop = Loop(store, clock)
+        loop.go(70)
+        bucket.hook = away
+        for _ in range(60):
+            topic.append(b"x", sync=True)
+            loop.go(60)
+        bucket.hook = lambda request: None
+        while topic.table().version == 1:
+            loop.go(1)
+        assert (topic.table().version, topic.table().records) == (2, 61)
+        loop.go(600)
+        assert topic.table().version == 2
+        assert store.verify().ok
 
 
 def test_a_topic_without_a_table_has_no_pass(tmp_path: Path, clock: Clock) -> None:
@@ -143,6 +166,10 @@ def test_a_failure_of_one_table_backs_off_and_stops_no_other(
     state = loop.passes.kinds()["tables"]
     assert state.waiting == 2
     assert set(state.errors) == {"ForeignCommit", "SchemaMismatch"}
+    assert (
+        "topic wrong gets no table"
+        in store.tierer.tables.state_of(store.topic("wrong").meta.topic_id).problem
+    )
     meta = foreign.meta
     done = store.tierer.tables.publish(meta, take=True)
     assert done is not None

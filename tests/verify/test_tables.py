@@ -16,6 +16,7 @@ from tests.support.clock import Clock
 from tests.support.stores import OFFLOAD_US, open_store, stepwise, tier
 from tests.support.table_reader import folder_of, newest, path_of
 from tiered.errors import CorruptionError
+from tiered.table.table_folder import TableFolder
 from tiered.table.table_manifests import NamedFile
 from tiered.verify import tables
 from tiered.verify.report import Item, Problem
@@ -109,6 +110,70 @@ def test_a_commit_of_another_program_is_not_checked(store: tiered.Store, tmp_pat
     assert problems(store) == []
     (unknown,) = store.verify().unknown
     assert "committed by another program" in unknown.reason
+
+
+def numbered(folder: Path, version: int) -> Path:
+    return folder / f"v{version}.metadata.json"
+
+
+@pytest.fixture
+def seven(store: tiered.Store, tmp_path: Path) -> Path:
+    """The folder of a table with seven versions or more, and the pointer at the fifth."""
+    while not numbered(folder := folder_of(tmp_path / "bucket", "t"), 7).exists():
+        store.topic("t").append(b"more", sync=True)
+        store.tierer.tail_pass()  # type: ignore[attr-defined]
+        store.tierer.tables.run()  # type: ignore[attr-defined]
+    (folder / "version-hint.text").write_text("5")
+    return folder
+
+
+def test_readers_that_begin_stop_at_a_hole(seven: Path, store: tiered.Store, tmp_path: Path) -> None:
+    """Until the next process that publishes, or ``--take``, moves the pointer beyond the hole."""
+    assert problems(store) == []
+    numbered(seven, 6).unlink()
+    (found,) = problems(store)
+    assert found.where.endswith("/v6.metadata.json")
+    assert found.reason == "version 6 of the table is missing, and readers do not find version 7 after that"
+    assert str(found).endswith("; tiered table TOPIC --take leads them to it")
+    meta = store.topic("t").meta
+    store.tierer.tables.publish(meta, take=True)  # type: ignore[attr-defined]
+    (found,) = problems(store)
+    assert found.reason.endswith("is missing, and programs that have version 5 open find no later one")
+    numbered(seven, 4).unlink()
+    assert [item.reason.partition(" of")[0] for item in problems(store)] == ["version 4", "version 6"]
+    numbered(seven, 5).unlink()
+    assert [item.reason.partition(" of")[0] for item in problems(store)] == ["versions 4 to 6"]
+    for version in range(1, 4):  # as a sweep does, after the grace
+        numbered(seven, version).unlink()
+    assert problems(store) == []
+    with tiered.open(f"file://{tmp_path}/bucket") as reader:
+        assert reader.verify().ok
+
+
+def test_a_pointer_before_versions_that_a_sweep_has_deleted(seven: Path, store: tiered.Store) -> None:
+    (seven / "version-hint.text").write_text("1")
+    for version in range(1, 6):
+        numbered(seven, version).unlink()
+    (found,) = problems(store)
+    assert "the pointer of a table names metadata that is gone" in found.reason
+
+
+def test_a_version_that_is_being_swept_is_no_hole(
+    seven: Path, store: tiered.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A listing beside a sweep shows some of its deletions, in any order."""
+    (seven / "version-hint.text").write_text("7")
+    version = numbered(seven, 2)
+    version.rename(version.with_suffix(".away"))
+    listed = TableFolder.versions
+
+    def during(folder: TableFolder) -> list[int]:
+        found = listed(folder)
+        numbered(seven, 1).unlink(missing_ok=True)
+        return found
+
+    monkeypatch.setattr(TableFolder, "versions", during)
+    assert problems(store) == []
 
 
 def test_rows_that_are_twice_or_not_there() -> None:

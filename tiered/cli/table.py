@@ -64,7 +64,8 @@ def table(
         if done is None:
             raise ConfigError(f"topic {topic} has nothing in the bucket yet")
         if not as_json:
-            say(f"version {done.version} of the table was made of the log: {count(done.records, 'row')}")
+            made = "was made of the log" if done.changed else "already has the log"
+            say(f"version {done.version} of the table {made}: {count(done.records, 'row')}")
     with open_for_reading(settings) as opened:
         if topic is None:
             failed = _show_all(opened, as_json)

@@ -116,7 +116,8 @@ def _tables(report: StoreStatus) -> Iterator[str]:
         if item.problem:
             yield f"table {item.topic}: {item.problem}"
         elif item.records:
-            yield f"table {item.topic} is {count(item.records, 'record')} behind, at version {item.version}"
+            at = f"at version {item.version}" if item.version else "and was not published yet"
+            yield f"table {item.topic} is {count(item.records, 'record')} behind, {at}"
 
 
 def _print_pace(pace: TailPace | None) -> None:

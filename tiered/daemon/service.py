@@ -361,7 +361,7 @@ class Daemon:
             # The default address may belong to the daemon of another store on this host; that is no error.
             log.warning("no health and metrics over HTTP: %s", error)
             return None
-        log.info("http://%s answers /healthz, /readyz and /metrics", web.address)
+        log.info("http://%s answers /healthz, /readyz, /metrics and /iceberg", web.address)
         return web
 
     def _catalog(self) -> IcebergCatalog | None:

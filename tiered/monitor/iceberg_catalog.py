@@ -19,6 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote
+from uuid import UUID
 
 from ..engine.context import StoreContext
 from ..engine.open_topics import OpenTopics
@@ -59,6 +60,7 @@ class IcebergCatalog:
     def __init__(self, context: StoreContext, topics: OpenTopics) -> None:
         self._context = context
         self._topics = topics
+        self._published: set[UUID] = set()
 
     def answer(self, method: str, path: str, known: str | None = None) -> CatalogAnswer:
         """CatalogAnswer a request; errors are answers, too.
@@ -98,7 +100,11 @@ class IcebergCatalog:
             case [] if method == "GET":
                 return CatalogAnswer(200, {"namespace": [NAMESPACE], "properties": {}})
             case ["tables"] if _reads(method):
-                names = sorted(name for name, found in self._tables().items() if len(found) == 1)
+                names = sorted(
+                    name
+                    for name, topics in self._tables().items()
+                    if len(topics) == 1 and self._is_published(topics[0])
+                )
                 return CatalogAnswer(
                     200, {"identifiers": [{"namespace": [NAMESPACE], "name": name} for name in names]}
                 )
@@ -119,13 +125,24 @@ class IcebergCatalog:
                     continue  # deleted since it was listed
         return topics
 
+    def _is_published(self, meta: TopicMeta) -> bool:
+        """Whether a topic's table was published once; a request to the bucket, until it was."""
+        if meta.topic_id not in self._published:
+            if not self._reader(meta).folder.has_pointer():
+                return False
+            self._published.add(meta.topic_id)
+        return True
+
+    def _reader(self, meta: TopicMeta) -> TableReader:
+        return TableReader.of(self._context.tiers.object_store, meta.name, meta.topic_id)
+
     def _table(self, name: str, known: str | None, *, exists: bool) -> CatalogAnswer:
         topics = self._tables().get(name, [])
         if len(topics) != 1:
             names = " and ".join(topic.name for topic in topics)
             why = f"topics {names} share the name" if topics else "no topic with a table has the name"
             return _error(404, "NoSuchTableException", f"{why} {name}")
-        reader = TableReader.of(self._context.tiers.object_store, topics[0].name, topics[0].topic_id)
+        reader = self._reader(topics[0])
         newest = reader.newest_values()
         if newest is None:
             return _error(

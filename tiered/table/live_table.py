@@ -26,7 +26,7 @@ from uuid import UUID
 from ..cold.manifest.leases import boot_seconds
 from ..cold.manifest.partition_manifest import PartitionManifest
 from ..cold.object_store.protocol import ObjectStore
-from ..errors import ColdStorageError, ConfigError, CorruptionError, ObjectNotFound
+from ..errors import ColdStorageError, ConfigError, CorruptionError, ObjectNotFound, SchemaMismatch
 from ..format.manifest import Head
 from ..format.schema import schema_from_text
 from ..format.topic_meta import TopicMeta
@@ -180,7 +180,7 @@ class LiveTable:
         for _ in range(_RACES_MAX):
             # After an error the state is read again: a commit of unknown outcome may have landed.
             state, self._state = self._state, None
-            if state is None or self._seconds() - state.confirmed > half_grace:
+            if state is None or take or self._seconds() - state.confirmed > half_grace:
                 state = self._read(take=take)
             since, whole = self._seconds(), self._transactions()
             if state.ranges is not None and whole is None:
@@ -429,4 +429,8 @@ def _schema_of(meta: TopicMeta, heads: Mapping[int, Head]) -> Any:
     """Return the newest columns: of the topic, or of an object that another process published since it was read."""
     schemas = {number: text for head in heads.values() for number, text in head.schemas.items()}
     newest = max(schemas, default=-1)
-    return iceberg_schema(schema_from_text(schemas[newest]) if newest > meta.schema_id else meta.schema)
+    schema = schema_from_text(schemas[newest]) if newest > meta.schema_id else meta.schema
+    try:
+        return iceberg_schema(schema)
+    except SchemaMismatch as error:
+        raise SchemaMismatch(f"topic {meta.name} gets no table: {error}") from None

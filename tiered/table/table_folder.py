@@ -67,6 +67,19 @@ class TableFolder:
         """Return the URL of a version."""
         return object_url(self.store, self._key(version))
 
+    def has_pointer(self) -> bool:
+        """Return whether there is a pointer, as there is once a version was published.
+
+        Raises
+        ------
+        ColdStorageError
+        """
+        try:
+            self.store.stat(self._hint_key)
+        except ObjectNotFound:
+            return False
+        return True
+
     def find(self) -> Pointer:
         """Find the newest version, as readers do.
 
@@ -100,8 +113,17 @@ class TableFolder:
         hint, etag = self._read_hint(any_hint=any_hint) or (0, None)
         return Pointer(max(hint, self._last_listed()), hint, etag)
 
+    def versions(self) -> list[int]:
+        """Return the numbers of the versions that exist, in their order.
+
+        Raises
+        ------
+        ColdStorageError
+        """
+        return sorted(version for info in self.store.list(self.prefix) if (version := version_of(info.key)))
+
     def _last_listed(self) -> int:
-        return max((version_of(info.key) for info in self.store.list(self.prefix)), default=0)
+        return max(self.versions(), default=0)
 
     def read(self, version: int) -> bytes:
         """Return the metadata of a version.

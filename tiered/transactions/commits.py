@@ -86,7 +86,7 @@ class Commits:
         moved = any(moves.offsets for moves in decision.moves)
         if not parts and not moved and decision.batch is None:
             if decision.name is not None or decision.moves:
-                self.log.check_owner(decision)
+                self.log.check_session(decision)
             return []
         try:
             for part in parts:

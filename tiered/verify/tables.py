@@ -1,9 +1,10 @@
-"""The verification of a live table: it loads, has each row of its offsets once, and names nothing that is missing."""
+"""The verification of a live table: readers find it, it loads, has each row of its offsets once, and lacks no object."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from importlib.util import find_spec
+from itertools import pairwise
 
 from ..cold.manifest.keys import PartitionKeys
 from ..cold.manifest.partition_manifest import PartitionManifest
@@ -13,10 +14,11 @@ from ..format.document import SPARSE_FEATURES
 from ..format.topic_meta import TopicMeta
 from ..table.iceberg_errors import iceberg_errors
 from ..table.summary_offsets import read_offsets
+from ..table.table_folder import TableFolder
 from ..table.table_manifests import NamedFile, TableManifests
 from ..table.table_reader import TableReader
 from .findings import Findings
-from .report import Item
+from .report import Item, Problem
 
 
 def check_table(store: ObjectStore, meta: TopicMeta, findings: Findings) -> None:
@@ -24,7 +26,11 @@ def check_table(store: ObjectStore, meta: TopicMeta, findings: Findings) -> None
     reader = TableReader.of(store, meta.name, meta.topic_id)
     with findings.guard(Item.TABLE, reader.folder.location):
         # A listing first: credentials that were made before there were tables may not read them.
-        if next(store.list(reader.folder.prefix), None) is None or reader.newest_values() is None:
+        if next(store.list(reader.folder.prefix), None) is None:
+            return
+        with findings.guard(Item.TABLE, reader.folder.location):
+            _check_versions(reader.folder, findings)
+        if reader.newest_values() is None:
             return
         if find_spec("pyiceberg") is None:
             findings.add_unknown(
@@ -33,6 +39,32 @@ def check_table(store: ObjectStore, meta: TopicMeta, findings: Findings) -> None
             return
         with iceberg_errors(meta.name):
             _check_newest(store, meta, reader, findings)
+
+
+def _check_versions(folder: TableFolder, findings: Findings) -> None:
+    """Report versions that are missing between others: readers walk from one to the next, and stop there."""
+    if not _holes(folder.versions()):
+        return
+    newest = folder.find().version
+    # Of a sweep that deletes versions, the first listing may have shown a part.
+    versions = folder.versions()
+    for before, after in _holes(versions):
+        gone = f"version {before + 1} of the table is missing"
+        if after > before + 2:
+            gone = f"versions {before + 1} to {after - 1} of the table are missing"
+        if before == newest:
+            hidden = f"readers do not find version {versions[-1]} after that"
+            advice = "tiered table TOPIC --take leads them to it"
+        else:
+            hidden = f"programs that have version {before} open find no later one"
+            advice = f"open the table anew in these; a sweep deletes the versions up to {before} in time"
+        where = folder.url(before + 1)
+        findings.add_problem(Problem(Item.TABLE, where, f"{gone}, and {hidden}", advice=advice))
+
+
+def _holes(versions: Sequence[int]) -> list[tuple[int, int]]:
+    """Return the versions before and after each hole."""
+    return [(before, after) for before, after in pairwise(versions) if after > before + 1]
 
 
 def _check_newest(store: ObjectStore, meta: TopicMeta, reader: TableReader, findings: Findings) -> None:

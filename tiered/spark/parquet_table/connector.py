@@ -18,6 +18,9 @@ _SCHEMES = {"s3": ("s3a", "s3"), "s3a": ("s3a", "s3"), "gcs": ("gs",), "az": ("a
 
 _PAGE_INDEX = "parquet.filter.columnindex.enabled"
 
+# The largest row group, at least: S3A joins ranges with a small gap, such as a column that is not read, up to this size only.
+_JOINED_BYTES = 64 << 20
+
 _GLOB = re.compile(r"([{}\[\]*?\\])")
 
 
@@ -88,7 +91,7 @@ def s3a_options(
     environment: Mapping[str, str],
     configured: Callable[[str], str | None],
 ) -> dict[str, str]:
-    """Return S3A's options for the endpoint and region of a bucket; the session's own settings win. Pure.
+    """Return S3A's options for the place of a bucket and for few requests; the session's own settings win. Pure.
 
     Parameters
     ----------
@@ -107,6 +110,8 @@ def s3a_options(
     )
     region = cold.region or environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION")
     options: dict[str, str] = {}
+    if not is_set("vectored.read.max.merged.size"):
+        options[f"{prefix}vectored.read.max.merged.size"] = str(_JOINED_BYTES)
     if endpoint and not is_set("endpoint"):
         options[f"{prefix}endpoint"] = endpoint
         options[f"{prefix}path.style.access"] = "true"

@@ -302,9 +302,9 @@ class _Assembly:
             lease_keeper().add(None, 0, in_use, tail.remove)
         parts = [self._rows(frame, files) for frame, files in zip(frames, plan.cold, strict=True)]
         parts += [self._source(ranges) for ranges in plan.rest]
-        # Makes each column nullable, with its type; Spark's optimizer drops the empty frame.
-        none = self._spark.createDataFrame([], spark_schema(self._fields)).where(f.lit(False))
-        return reduce(lambda left, right: left.union(right), parts, none)
+        if not parts:
+            return self._spark.createDataFrame([], spark_schema(self._fields))
+        return reduce(lambda left, right: left.union(right), parts)
 
     def _parquet(self, files: ColdFiles) -> DataFrame:
         """Return objects and the file of the tail by Spark's Parquet reader; columns that a file lacks are null."""
@@ -323,12 +323,17 @@ class _Assembly:
         """Return the rows of the snapshot in a frame of Parquet files, with the columns of our source."""
         for condition in (*_clip(files.ranges), *_filters(self._pinned.query)):
             frame = frame.where(condition)
-        constants = {"topic": f.lit(self._read.topic), "partition": f.lit(files.partition)}
+        constants = {"topic": f"'{self._read.topic}'", "partition": str(files.partition)}
         if self._pinned.schema.get_field_index(TIMESTAMP_TYPE) < 0:
-            constants[TIMESTAMP_TYPE] = f.lit(CREATE_TIME)
-        columns = [constants.get(field.name, _column(field.name)) for field in self._fields]
+            constants[TIMESTAMP_TYPE] = str(CREATE_TIME)
+        # A name alone: each operation on a column asks the JVM several times.
         return frame.select(
-            [column.alias(field.name) for column, field in zip(columns, self._fields, strict=True)]
+            [
+                _constant(constants[field.name]).alias(field.name)
+                if field.name in constants
+                else _quoted(field.name)
+                for field in self._fields
+            ]
         )
 
     def _source(self, ranges: Mapping[int, Range]) -> DataFrame:
@@ -345,8 +350,17 @@ class _Assembly:
         return reader.load(self._texts["path"]) if "path" in self._texts else reader.load()
 
 
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
 def _column(name: str) -> Column:
-    return f.col("`" + name.replace("`", "``") + "`")
+    return f.col(_quoted(name))
+
+
+def _constant(text: str) -> Column:
+    """Return a constant that may be null for all Spark knows, as the columns of our source; its optimizer finds the value."""
+    return f.expr(f"if(true, {text}, null)")
 
 
 def _clip(ranges: Sequence[Range]) -> list[Column]:
