@@ -83,7 +83,7 @@ def config(
     A mistake is one line: source, key, what to write instead; the exit code is 1. Valid settings that have no effect or
     contradict each other, such as rules of two tables, are warnings on stderr. If no source names a bucket, the one that
     the store remembers is shown. The store is opened, for reading, only to look for the consumers that a retention names,
-    and for topics that cannot have the table that their policy wants.
+    and for topics that cannot have the table that their policy wants. Two topics whose tables would share a name are a mistake.
     """
     if topic is not None:
         check_topic_name(topic)
@@ -163,7 +163,13 @@ def _check_tables(settings: Settings) -> None:
 
 
 def _unfit_topics(settings: Settings) -> Iterator[str]:
-    """Yield a line for each topic of the store that cannot have the table that its policy wants, or shares its name."""
+    """Yield a line for each topic of the store that cannot have the table that its policy wants.
+
+    Raises
+    ------
+    ConfigError
+        Two tables would have one name.
+    """
     root = Path(settings.store.path)
     if (
         not any(policy.table and policy.table.every for policy in settings.policies.values())
@@ -188,9 +194,9 @@ def _unfit_topics(settings: Settings) -> Iterator[str]:
             yield f"topic {topic} gets no table: {error}"
         other = names.setdefault(table_identifier(topic), topic)
         if other != topic:
-            yield (
-                f"topics {other} and {topic} have one table name, {table_identifier(topic)}, in engines that need a catalog: "
-                "name their tables by hand there"
+            raise ConfigError(
+                f"the tables of topics {other} and {topic} would both be named {table_identifier(topic)} in a catalog: "
+                f'write table = "off" in the policy of one of them'
             )
 
 
