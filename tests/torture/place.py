@@ -15,7 +15,7 @@ from tiered.cold.object_store.connect import open_object_store
 # What a reader that was killed had begun to cache stays for an hour: it may be another one's work.
 KNOWN_FILES = re.compile(
     r"store\.json|cold\.json|swept\.json|writer\.lock|tiering(-next)?\.lock|passes\.lock"
-    r"|cache/([0-9a-f]{40}|\.[0-9a-f]{40}\.[0-9a-f]{32}\.tmp)"
+    r"|cache/([0-9a-f]{60}|\.[0-9a-f]{60}\.[0-9a-f]{32}\.tmp)"
     r"|topics/[a-z]+/(topic\.json|[0-9]/(writer\.lock|start\.json|asked\.json|lineage\.json|sweep\.json|scrub\.json|[0-9]{20}-[0-9]\.log))"
 )
 

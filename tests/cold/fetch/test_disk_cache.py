@@ -255,7 +255,7 @@ def test_nobody_waits_for_a_slow_disk(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_what_a_killed_process_left_goes_with_time(tmp_path: Path) -> None:
     folder = tmp_path / "cache"
     folder.mkdir()
-    old, young = (f".{letter * 40}.{letter * 32}.tmp" for letter in "ab")
+    old, young = (f".{letter * 60}.{letter * 32}.tmp" for letter in "ab")
     for name, hours in ((old, 2), (young, 0)):
         (folder / name).write_bytes(bytes(8 * PAGE))
         stamp = (folder / name).stat().st_mtime - 3600 * hours
