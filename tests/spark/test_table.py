@@ -329,6 +329,25 @@ def test_what_was_set_in_a_running_session_is_its_word_too(
     assert find_connector(own, "s3://bucket/prefix", ColdOptions()) == Connector("s3a://bucket/prefix")
 
 
+def test_where_no_tail_is_written_the_tails_in_the_bucket_are_read_by_spark_alone(
+    spark: Any, own: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a cluster the rest goes through Python: what the bucket does not have, and nothing else."""
+    topic = own.store.topic("records")
+    for _ in range(5):
+        topic.append(b"shipped", partition=0)
+    with own.store.serve("127.0.0.1:0"):
+        topic.publish()
+    monkeypatch.setattr(fast_table, "folder_for_tails", lambda _: None)
+    frame = table(spark, "records", own.path)
+    assert "BatchScan" not in plan_of(frame)
+    assert_same(collected(frame), expected(topic.scan()))
+    topic.append(b"not shipped", partition=0, sync=True)
+    frame = table(spark, "records", own.path)
+    assert plan_of(frame).count("BatchScan") == 1
+    assert_same(collected(frame), expected(topic.scan()))
+
+
 def test_what_the_writer_publishes_first_is_read_by_spark_alone(
     spark: Any, own: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:

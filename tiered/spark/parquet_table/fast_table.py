@@ -93,7 +93,8 @@ def table(
         address of a server, or a directory that is served.
     tail_bytes
         The largest tail that this call writes to files in a local session (``local[*]``), measured as Arrow: in bytes
-        or as ``"256MiB"`` (the default). Each query reads a larger tail itself. 0: each query reads the tail itself.
+        or as ``"256MiB"`` (the default). Each query reads a larger tail itself. 0: each query reads the tail itself, as on a
+        cluster, and from the bucket what the bucket has of it.
     **options
         Options of `TieredDataSource`: ranges, ``partitions``, ``key``, ``columns``, ``includeHeaders``, ``endpointUrl``
         and the rest.
@@ -133,7 +134,9 @@ def table(
         # Fails for a wrong column, before there is a lease to release.
         choose_fields(handle.schema, read.columns, headers=read.include_headers)
         ends = _published(store, handle) if tail == "publish" else None
-        pinned = _pin(spark, handle, read, prefer, ends)
+        # A local file replaces hundreds of small objects, but each query on a cluster would read it through Python.
+        tails = ends is not None or tail_bytes_max == 0 or folder_for_tails(spark) is None
+        pinned = _pin(spark, handle, read, prefer, ends, tails=tails)
         pinned = _with_tail(spark, handle, read, pinned, tail_bytes_max)
     return _Assembly(spark, texts, read, pinned).frame()
 
@@ -177,7 +180,13 @@ def _published(store: Store, topic: Topic) -> dict[int, int]:
 
 
 def _pin(
-    spark: SparkSession, topic: Topic, read: SourceOptions, prefer: str, ends: Mapping[int, int] | None
+    spark: SparkSession,
+    topic: Topic,
+    read: SourceOptions,
+    prefer: str,
+    ends: Mapping[int, int] | None,
+    *,
+    tails: bool,
 ) -> _Pinned:
     # A server names its bucket in a plan. The plan is made again when there is a lease.
     bucket = topic.tiers or _bucket_of(pinned_scan(topic, read, ["offset"]), read)
@@ -196,7 +205,7 @@ def _pin(
             _log.info("%s", explanation)  # says how far behind the writer this can be
         splits = [_direct(split) for split in scan.splits()]
         if connector is not None and prefer == "cold":
-            splits = _cold_first(topic, bucket, splits, tails=ends is not None)
+            splits = _cold_first(topic, bucket, splits, tails=tails)
         if ends is not None:
             splits = list(clip_splits(splits, ends))
         plan = plan_table(prune_splits(splits, scan.query.predicate), parquet=connector is not None)
@@ -271,7 +280,7 @@ def _cold_first(topic: Topic, tiers: Tiers, splits: Sequence[Split], *, tails: b
 
 
 def _sealed(extents: Sequence[Extent]) -> list[Extent]:
-    """Leave out tails of active segments: one local file replaces hundreds of small objects."""
+    """Leave out tails of active segments."""
     return [item for item in extents if isinstance(item.source, ColdSource) and item.source.entry.sealed]
 
 
