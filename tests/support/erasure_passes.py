@@ -15,12 +15,12 @@ import tiered
 from tests.support.clock import Clock
 
 
-def fill_in_turn(store: tiered.Store) -> tiered.Topic:
-    """Make a topic of thirty numbers, of keys a, b and c in turn, in three sealed segments."""
+def fill_in_turn(store: tiered.Store, count: int = 30, keys: str = "abc", rows: int = 10) -> tiered.Topic:
+    """Make a topic of so many numbers, of the keys in turn, in sealed segments of so many rows."""
     topic = store.create_topic("t")
-    for number in range(30):
-        topic.append(b"%d" % number, key="abc"[number % 3])
-        if number % 10 == 9:
+    for number in range(count):
+        topic.append(b"%d" % number, key=keys[number % len(keys)])
+        if number % rows == rows - 1:
             topic.roll()
     return topic
 

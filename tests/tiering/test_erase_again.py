@@ -14,7 +14,7 @@ import pytest
 import tiered
 from tests.support.byte_search import files_with
 from tests.support.clock import Clock
-from tests.support.erasure_passes import fill_named, numbers_named, run_passes
+from tests.support.erasure_passes import fill_in_turn, fill_named, numbers_named, run_passes
 from tests.support.stores import committer_of, handle_of, open_store, stepwise
 from tiered.cold.manifest.partition_manifest import PartitionManifest
 from tiered.cold.object_store.connect import open_object_store
@@ -50,12 +50,7 @@ def store(tmp_path: Path, url: str, clock: Clock) -> Iterator[Any]:
 
 def fill(store: tiered.Store) -> tiered.Topic:
     """Eight objects of five records, of keys a to e."""
-    topic = store.create_topic("t")
-    for number in range(40):
-        topic.append(b"%d" % number, key="abcde"[number % 5])
-        if number % 5 == 4:
-            topic.roll()
-    return topic
+    return fill_in_turn(store, 40, "abcde", 5)
 
 
 def head_of(store: Any) -> Head:

@@ -21,6 +21,7 @@ TYPED = pa.schema([("n", pa.int64()), ("text", pa.string())])
 PLACES = (("events", 0), ("events", 1), ("sums", 0))
 ORDINARY = 1_000_000
 BUCKET = "s3://bucket/prefix"
+SHIPPED = stepwise(offload={"after": "4h", "tail_interval": "1s"})
 
 
 def check_each(
@@ -54,6 +55,14 @@ def check_each_bucket(
 
 def host_of(recorder: Recorder, clock: Clock | None = None) -> Host:
     return Host(clock=clock or Clock(), fs=recorder, open_bucket=recorder.open_bucket)
+
+
+def restored_at(life: Any, objects: Any, root: Path, time_us: int) -> tuple[Any, Host]:
+    """Restore what a life left in its bucket to just after a time; return the store, and the host that has the bucket."""
+    root.mkdir()
+    host = host_of(Recorder(root, Image(objects=objects)), Clock(life.clock() + 1_000_000))
+    at = (time_us + 500_000) // 1000
+    return tiered.restore(BUCKET, root / "restored", at=at, settings=SHIPPED, host=host), host
 
 
 def opened(recorder: Recorder, cold: str | None = None, clock: Clock | None = None) -> Any:

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 import tiered
-from tests.support.clock import Clock
 from tests.support.disk_model import Image
 from tests.support.recorder import Recorder
 from tests.support.stores import let_go, stepwise
@@ -27,7 +26,15 @@ from tests.transactions.batch_life import (
     stage,
 )
 from tests.transactions.faults import FAULTS, Fault
-from tests.transactions.lives import BUCKET, check_each, check_each_bucket, host_of, opened
+from tests.transactions.lives import (
+    BUCKET,
+    SHIPPED,
+    check_each,
+    check_each_bucket,
+    host_of,
+    opened,
+    restored_at,
+)
 from tiered.tiering.publish_actions import PublishActions
 from tiered.transactions import log_renewal, staging
 from tiered.transactions.commits import Commits
@@ -203,8 +210,7 @@ def check_bucket(root: Path, image: Image) -> None:
         return
     with tiered.open(BUCKET, host=host) as reader:
         seen = batches_in(found_in(reader))
-    settings = stepwise(offload={"after": "4h", "tail_interval": "1s"})
-    with tiered.restore(BUCKET, root / "restored", settings=settings, host=host) as store:
+    with tiered.restore(BUCKET, root / "restored", settings=SHIPPED, host=host) as store:
         for topic, partitions in (("eu", 2), ("us", 1)):
             store.create_topic(topic, partitions=partitions, exist_ok=True)
         there = batches_in(found_in(store))
@@ -247,12 +253,8 @@ def test_a_restore_to_a_time_has_the_batches_of_that_time(tmp_path: Path) -> Non
         store.tierer.tail_pass()
     objects = dict(life.recorder.bucket.objects)
     for number, time_us in enumerate(life.times_us):
-        root = tmp_path / f"at{number}"
-        root.mkdir()
-        host = host_of(Recorder(root, Image(objects=objects)), Clock(life.clock() + 1_000_000))
-        settings = stepwise(offload={"after": "4h", "tail_interval": "1s"})
-        at = (time_us + 500_000) // 1000
-        with tiered.restore(BUCKET, root / "restored", at=at, settings=settings, host=host) as store:
+        restored, _ = restored_at(life, objects, tmp_path / f"at{number}", time_us)
+        with restored as store:
             assert batches_in(found_in(store)) == list(range(number + 1))
             # The query goes on where the restored store is.
             for again in range(BATCHES):

@@ -10,18 +10,19 @@ from typing import Any
 import pytest
 
 import tiered
-from tests.support.clock import Clock
 from tests.support.disk_model import Image
 from tests.support.recorder import Recorder
 from tests.support.stores import stepwise
 from tests.transactions.lives import (
     BUCKET,
     ORDINARY,
+    SHIPPED,
     Life,
     check_each_bucket,
     host_of,
     opened,
     parts_of,
+    restored_at,
     rows_of,
 )
 from tiered.recovery import restore
@@ -60,8 +61,7 @@ def check(root: Path, image: Image) -> None:
         return
     with tiered.open(BUCKET, host=host) as reader:
         seen = whole_snapshot(reader)
-    settings = stepwise(offload={"after": "4h", "tail_interval": "1s"})
-    with tiered.restore(BUCKET, root / "restored", settings=settings, host=host) as store:
+    with tiered.restore(BUCKET, root / "restored", settings=SHIPPED, host=host) as store:
         there = whole(store)
         assert there == list(range(len(there)))
         assert set(seen) <= set(there)
@@ -112,14 +112,8 @@ def check_times(life: Life, folder: Path) -> None:
     objects = dict(life.recorder.bucket.objects)
     for number, time_us in enumerate(life.times_us):
         root = folder / f"at{number}"
-        root.mkdir()
-        recorder = Recorder(root, Image(objects=objects))
-        host = host_of(recorder, Clock(life.clock() + 1_000_000))
-        at_us = time_us + 500_000
-        settings = stepwise(offload={"after": "4h", "tail_interval": "1s"})
-        with tiered.restore(
-            BUCKET, root / "restored", at=at_us // 1000, settings=settings, host=host
-        ) as store:
+        restored, host = restored_at(life, objects, root, time_us)
+        with restored as store:
             assert whole(store) == list(range(number + 1))
             offsets = [item.offset for item in store.consumers() if item.partition == 0]
             assert offsets == [positions_of(life, number)]
@@ -131,7 +125,7 @@ def check_times(life: Life, folder: Path) -> None:
         with tiered.open(BUCKET, host=host) as reader:
             found = rows_of(reader)
             assert (found["events", 0][-1], found["events", 1][-1]) == (77, 77)
-        with tiered.open(root / "restored", settings=settings, host=host) as store:
+        with tiered.open(root / "restored", settings=SHIPPED, host=host) as store:
             assert whole(store) == list(range(number + 1))
         shutil.rmtree(root)
 

@@ -16,7 +16,7 @@ from tests.support.clock import Clock
 from tests.support.disk_model import BYTES, EVERYTHING, LAST, NAMES, NOTHING, Image, some
 from tests.support.recorder import Recorder
 from tests.support.stores import stepwise
-from tests.transactions.lives import BUCKET, check_each, check_each_bucket, host_of
+from tests.transactions.lives import BUCKET, SHIPPED, check_each, check_each_bucket, host_of, restored_at
 from tiered.transactions import log_renewal
 from tiered.transactions.commits import Commits
 from tiered.transactions.whole_reads import LogReading
@@ -150,8 +150,7 @@ def check_bucket(root: Path, image: Image) -> None:
     with tiered.open(BUCKET, host=host) as reader:
         seen = whole(reader)
         check_partitions(reader)
-    settings = stepwise(offload={"after": "4h", "tail_interval": "1s"})
-    with tiered.restore(BUCKET, root / "restored", settings=settings, host=host) as store:
+    with tiered.restore(BUCKET, root / "restored", settings=SHIPPED, host=host) as store:
         there = whole(store)
         assert set(seen) <= set(there)
         check_position(store, there)
@@ -169,12 +168,8 @@ def test_a_restore_to_a_time_has_what_was_decided_by_then(tmp_path: Path) -> Non
     life = WideLife(tmp_path / "life", BUCKET)
     objects = dict(life.recorder.bucket.objects)
     for number, time_us in enumerate(life.times_us):
-        root = tmp_path / f"at{number}"
-        root.mkdir()
-        host = host_of(Recorder(root, Image(objects=objects)), Clock(life.clock() + 1_000_000))
-        settings = stepwise(offload={"after": "4h", "tail_interval": "1s"})
-        at = (time_us + 500_000) // 1000
-        with tiered.restore(BUCKET, root / "restored", at=at, settings=settings, host=host) as store:
+        restored, _ = restored_at(life, objects, tmp_path / f"at{number}", time_us)
+        with restored as store:
             assert whole(store) == list(range(number + 1))
             check_position(store, whole(store))
 

@@ -17,7 +17,7 @@ from ..engine.open_topics import OpenTopics
 from ..errors import ColdStorageError, Fenced, TopicNotFound
 from ..format.manifest import Head, covers
 from ..format.manifest_changes import add_objects, add_schemas
-from ..format.schema import TRANSACTIONS_TOPIC, schema_to_text
+from ..format.schema import TRANSACTIONS_TOPIC, consecutive_offsets, schema_to_text
 from ..format.segment_facts import SegmentFacts
 from ..policies.actions import Offload, ShipTail
 from ..policies.tail_joining import TAIL_BYTES_MAX, ShippedTail, extended_base
@@ -271,7 +271,7 @@ def _rows(segment: SegmentFile, schema: pa.Schema, start: int, end: int) -> Iter
         first, last = max(start, offset), min(end, offset + batch.num_rows)
         if first < last:
             rows = batch.slice(first - offset, last - first)
-            numbers = pa.array(range(first, last), pa.int64())
+            numbers = consecutive_offsets(first, last)
             yield pa.RecordBatch.from_arrays([*rows.columns[1:], numbers, rows.column(0)], schema=schema)
         offset += batch.num_rows
 

@@ -10,7 +10,7 @@ from ..errors import CorruptionError
 from ..format.ipc_message import read_batch
 from ..format.predicate import Predicate
 from ..format.row_filter import RowFilter
-from ..format.schema import body_schema
+from ..format.schema import body_schema, consecutive_offsets
 from ..format.topic_meta import TopicMeta
 
 
@@ -45,7 +45,7 @@ def _matches(blocks: list[bytes], part: dict[str, int], meta: TopicMeta, conditi
     for block in blocks:
         batch = read_batch(pa.py_buffer(block), schema)
         columns = dict(zip(schema.names, batch.columns, strict=True))
-        columns["offset"] = pa.array(range(offset, offset + batch.num_rows), pa.int64())
+        columns["offset"] = consecutive_offsets(offset, offset + batch.num_rows)
         mask = RowFilter((condition,)).mask(columns, types)
         found += batch.num_rows * mask if isinstance(mask, bool) else mask.true_count
         offset += batch.num_rows

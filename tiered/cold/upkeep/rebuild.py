@@ -274,13 +274,9 @@ def _history(
 
 def _features(candidates: Sequence[Candidate], chosen: Sequence[ObjectEntry]) -> tuple[str, ...]:
     compacted = {item.entry.name for item in candidates if item.compacted_offset}
-    sparse = [entry.name for entry in chosen if _lacks_records(entry)]
+    sparse = [entry.name for entry in chosen if entry.lacks_records]
     features = {COMPACTION_FEATURE if name in compacted else ERASURES_FEATURE for name in sparse}
     return tuple(sorted(features))
-
-
-def _lacks_records(entry: ObjectEntry) -> bool:
-    return entry.record_count < entry.end_offset - entry.base_offset
 
 
 def _rewinds(candidates: Sequence[Candidate], origins: Sequence[Origin]) -> tuple[tuple[int, int], ...]:

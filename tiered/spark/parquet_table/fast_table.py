@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
+from pathlib import Path
 from typing import Literal
 from uuid import UUID
 
@@ -135,9 +136,10 @@ def table(
         choose_fields(handle.schema, read.columns, headers=read.include_headers)
         ends = _published(store, handle) if tail == "publish" else None
         # A local file replaces hundreds of small objects, but each query on a cluster would read it through Python.
-        tails = ends is not None or tail_bytes_max == 0 or folder_for_tails(spark) is None
-        pinned = _pin(spark, handle, read, prefer, ends, tails=tails)
-        pinned = _with_tail(spark, handle, read, pinned, tail_bytes_max)
+        folder = folder_for_tails(spark) if tail_bytes_max else None
+        pinned = _pin(spark, handle, read, prefer, ends, tails=ends is not None or folder is None)
+        if folder is not None:
+            pinned = _with_tail(handle, read, pinned, tail_bytes_max, folder)
     return _Assembly(spark, texts, read, pinned).frame()
 
 
@@ -222,15 +224,13 @@ def _pin(
     return _Pinned(topic.meta.topic_id, topic.schema, scan.query, plan, connector, lease, splits)
 
 
-def _with_tail(
-    spark: SparkSession, topic: Topic, read: SourceOptions, pinned: _Pinned, bytes_max: int
-) -> _Pinned:
+def _with_tail(topic: Topic, read: SourceOptions, pinned: _Pinned, bytes_max: int, folder: Path) -> _Pinned:
     """Write the tail to files if it is small, which leaves no reads through our source in the plan."""
-    plan, folder = pinned.plan, folder_for_tails(spark)
+    plan = pinned.plan
     reads_objects = pinned.connector is None and any(
         isinstance(item.source, ColdSource) for item in pinned.splits
     )
-    if not plan.rest or folder is None or reads_objects or bytes_max == 0:
+    if not plan.rest or reads_objects:
         return pinned
     stored = [field.name for field in object_schema(pinned.schema)]
     fields = choose_fields(pinned.schema, read.columns, headers=read.include_headers)
