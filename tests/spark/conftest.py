@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+import tiered
+
 if TYPE_CHECKING:
     from tests.spark.stores import Place
 
@@ -53,3 +55,14 @@ def own_on_s3(s3_endpoint: str, tmp_path: Path) -> Iterator[Place]:
     from tests.spark.stores import new_bucket
 
     yield from build(tmp_path, new_bucket(s3_endpoint))
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Iterator[tuple[tiered.Store, str]]:
+    """A topic `t` of two partitions with 10 and 30 records, and the path of its store."""
+    from tests.spark.micro_batches import fill
+
+    with tiered.open(tmp_path / "store") as store:
+        store.create_topic("t", partitions=2)
+        fill(store, 10, 30)
+        yield store, str(tmp_path / "store")
