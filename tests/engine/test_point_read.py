@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import shutil
+import time
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -18,6 +19,8 @@ import tiered
 from tests.support.clock import Clock
 from tiered.engine import point_read
 from tiered.engine.host import Host
+from tiered.warm.file_value_cache import SETTLED_NS
+from tiered.warm.partition_directory import read_lineage
 
 HOUR_US = 3_600_000_000
 ROLLS = {"roll": {"bytes": "256MiB", "age": "off"}, "offload": "off", "local_retention": "off"}
@@ -234,6 +237,33 @@ def test_what_retention_takes_is_gone_at_once_in_every_process(path: Path, clock
             with pytest.raises(tiered.OffsetOutOfRange):
                 list(reader.read(offset=10, limit=1))
             assert short(reader, offset=11, limit=1)[0].offset == 11
+
+
+def test_the_lineage_is_read_again_after_a_restore_and_not_at_each_read(tmp_path: Path, clock: Clock) -> None:
+    """What was whole of the lost log says nothing of the one that is in its place."""
+    path, bucket = tmp_path / "data", f"file://{tmp_path}/bucket"
+    shipped = rules(offload={"after": "1h", "tail_interval": "10s"})
+    with opened(path, clock, settings=shipped, cold=bucket) as store:
+        topic = store.create_topic("t")
+        with store.transaction() as transaction:
+            transaction.append_many(topic, [b"old"] * 50)
+        topic.roll()
+        store.tierer.tail_pass()
+    settled = time.time_ns() - 2 * SETTLED_NS
+    os.utime(path / "topics/t/0/lineage.json", ns=(settled, settled))
+    with opened(path, clock, read_only=True) as other:
+        beside, reads = other.topic("t"), []
+        list(beside.read(offset=0))
+        with patch("tiered.engine.point_read.read_lineage", lambda at: reads.append(at) or read_lineage(at)):
+            for offset in range(10):
+                assert short(beside, offset=offset, limit=1)[0].value == b"old"
+            assert len(reads) == 1
+            tiered.restore(bucket, tmp_path / "back", settings=shipped, host=Host(clock=clock)).close()
+            shutil.rmtree(path)
+            (tmp_path / "back").rename(path)
+            assert [record.value for record in beside.read(offset=10, limit=1)] == [b"old"]
+            assert len(reads) == 2
+            assert beside.opened.whole_ends[0][0] == 2
 
 
 def test_a_topic_that_was_created_again_has_nothing_of_the_old_one(path: Path, clock: Clock) -> None:

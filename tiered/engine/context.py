@@ -87,8 +87,8 @@ class StoreContext:
         Numbers of producers that no partition may forget.
     blocks
         The cache of blocks that were read more than once recently.
-    start_offsets
-        The cache of start offsets of partitions, by file.
+    start_offsets, lineages
+        The caches of start offsets and lineages of partitions, by file.
     erasures
         The ledger of erasures in the store's directory; None for a bucket alone.
     fencing, publisher
@@ -124,6 +124,7 @@ class StoreContext:
         self.memory = HotMemory(settings.store.hot_bytes)
         self.blocks = tiers.blocks = BlockCache(self.memory)
         self.start_offsets: FileValueCache[int] = FileValueCache()
+        self.lineages: FileValueCache[int | None] = FileValueCache()
         self.write_counters = WriteCounters()
         self.pinned_producers: set[int] = set()
         root = tiers.locations.root

@@ -18,7 +18,7 @@ from ..format.codec import Codec
 from ..format.document import TRANSACTIONS_FEATURE
 from ..reader.block_cache import BlockKey, CachedBlock
 from ..reader.splits import Tier
-from ..warm.partition_directory import START_FILE, read_lineage, read_start_offset
+from ..warm.partition_directory import LINEAGE_FILE, START_FILE, read_lineage, read_start_offset
 from ..warm.segment_reader import Block, SegmentFile
 from .open_topics import OpenTopic
 from .read import refresh, snapshots
@@ -93,12 +93,20 @@ def _is_whole(topic: OpenTopic, partition: int, directory: Path, end: int) -> bo
     """Whether the partition has all rows of each transaction with rows before `end`."""
     if TRANSACTIONS_FEATURE not in topic.context.catalog.features():
         return True
-    lineage = read_lineage(directory)
+    lineage = _lineage(topic, directory)
     known = topic.whole_ends.get(partition)
     if known is None or known[0] != lineage or known[1] < end:
         (part,) = snapshots(topic, [partition], None, 0)
         topic.whole_ends[partition] = known = lineage, part.end_offset
     return end <= known[1]
+
+
+def _lineage(topic: OpenTopic, directory: Path) -> int | None:
+    # A restore never changes the file of a directory: it makes another one, with a time of its own.
+    try:
+        return topic.context.lineages.read(f"{directory}/{LINEAGE_FILE}", lambda: read_lineage(directory))
+    except FileNotFoundError:
+        return None  # never published
 
 
 def _row(topic: OpenTopic, partition: int, segment: SegmentFile, offset: int) -> Record:
