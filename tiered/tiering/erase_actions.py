@@ -195,12 +195,12 @@ def record_erasures(context: StoreContext, erasures: Sequence[LedgerEntry]) -> l
     """Write how far erasures are to the bucket, which has their values, and then here; return them as the bucket has them.
 
     Nothing else is written there: what was called meanwhile has no values there yet. Of what the bucket has from elsewhere, this
-    disk learns with the values, by `Erasures.exchange`. The bucket loses the values of one that is done before this disk says so.
+    disk learns with the values, by `Erasures.exchange`. The bucket loses the values of one that has ended before this disk says so.
     """
     store, ledger, ids = context.tiers.object_store, context.erasures, {item.id for item in erasures}
     merged = exchange_ledger(StoreDocuments(store), erasures)
     recorded = [item for item in merged if item.id in ids]
-    if any(item.done_us is not None for item in recorded):
+    if not all(item.is_open for item in recorded):
         drop_values(store, merged)
     assert ledger is not None  # the erasures are from there
     ledger.change(lambda present: merge_ledgers(present, recorded))
@@ -233,7 +233,7 @@ def open_erasures(context: StoreContext, meta: TopicMeta) -> list[LedgerEntry]:
     ledger = context.erasures
     if ledger is None:
         return []
-    topics = [item for item in ledger.read() if item.topic_id == meta.topic_id and item.done_us is None]
+    topics = [item for item in ledger.read() if item.topic_id == meta.topic_id and item.is_open]
     return [item for item in topics if ledger.has_values(item)]
 
 
