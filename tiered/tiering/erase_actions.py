@@ -93,7 +93,7 @@ class EraseActions:
         # What lies before the range must have been checked: the mark says so of everything below it.
         due = [item for item in due if entries and max(item.mark.offset, start) >= entries[0].base_offset]
         if due:
-            _reopen(self._context, [item.erasure for item in due])
+            _reopen(self._context, self._claims, [item.erasure for item in due])
         written = 0
         local = {segment.header.segment_id for segment in handle.local().segments}
         for entry in entries if due else ():
@@ -191,14 +191,16 @@ def _filtered(batch: pa.RecordBatch, condition: Predicate) -> pa.RecordBatch:
     return batch.slice(0, batch.num_rows * mask) if isinstance(mask, bool) else batch.filter(mask)
 
 
-def record_erasures(context: StoreContext, erasures: Sequence[LedgerEntry]) -> list[LedgerEntry]:
+def record_erasures(
+    context: StoreContext, claims: Claims, erasures: Sequence[LedgerEntry]
+) -> list[LedgerEntry]:
     """Write how far erasures are to the bucket, which has their values, and then here; return them as the bucket has them.
 
     Nothing else is written there: what was called meanwhile has no values there yet. Of what the bucket has from elsewhere, this
     disk learns with the values, by `Erasures.exchange`. The bucket loses the values of one that has ended before this disk says so.
     """
     store, ledger, ids = context.tiers.object_store, context.erasures, {item.id for item in erasures}
-    merged = exchange_ledger(StoreDocuments(store), erasures)
+    merged = exchange_ledger(StoreDocuments(store), erasures, claims.store.documents_lineage)
     recorded = [item for item in merged if item.id in ids]
     if not all(item.is_open for item in recorded):
         drop_values(store, merged)
@@ -207,11 +209,11 @@ def record_erasures(context: StoreContext, erasures: Sequence[LedgerEntry]) -> l
     return recorded
 
 
-def _reopen(context: StoreContext, erasures: Sequence[LedgerEntry]) -> None:
+def _reopen(context: StoreContext, claims: Claims, erasures: Sequence[LedgerEntry]) -> None:
     """Note durably, here and in the bucket, that manifests name objects again that were not checked for these erasures."""
     stale = [item.reopened() for item in erasures if item.clean_us is not None]
     if stale:
-        record_erasures(context, stale)
+        record_erasures(context, claims, stale)
 
 
 def plain_values(values: pa.Array) -> tuple[object, ...]:

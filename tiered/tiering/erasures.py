@@ -103,7 +103,8 @@ class Erasures:
         documents = StoreDocuments(store)
         self._put_values(ours)
         if ours:
-            merged = exchange_ledger(documents, [item for item in ours if self._may_go_on(item)])
+            ready = [item for item in ours if self._may_go_on(item)]
+            merged = exchange_ledger(documents, ready, self._claims.store.documents_lineage)
         else:
             owner = documents.read_store()
             merged = read_ledger(documents) if owner is not None and ERASURES_FEATURE in owner[1] else ()
@@ -351,7 +352,7 @@ class Erasures:
 
     def _record(self, erasure: LedgerEntry) -> LedgerEntry:
         """Write an erasure's state to the bucket, then here; delete the values of one that has ended."""
-        (recorded,) = record_erasures(self._context, [erasure])
+        (recorded,) = record_erasures(self._context, self._claims, [erasure])
         if not recorded.is_open:
             assert self._context.erasures is not None  # the erasure is from there
             self._context.erasures.drop_values()

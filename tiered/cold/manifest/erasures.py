@@ -16,43 +16,61 @@ from ...format.erasure import (
     merge_ledgers,
 )
 from ..object_store.protocol import KeepsVersions, ObjectInfo, ObjectStore, OldVersion, object_url
-from .store_documents import StoreDocuments
+from .store_documents import StoreDocuments, with_lineage
 
 
-def exchange_ledger(documents: StoreDocuments, ours: Sequence[LedgerEntry]) -> tuple[LedgerEntry, ...]:
+def exchange_ledger(
+    documents: StoreDocuments, ours: Sequence[LedgerEntry], lineage: int
+) -> tuple[LedgerEntry, ...]:
     """Bring the ledger in the bucket up to `ours`, by compare-and-swap; return both together.
 
-    The values of what is open in `ours` must be in the bucket. No copy is ever shortened, so a stalled process of an older host
-    loses nothing. What is there by then keeps its number.
+    The values of what is open in `ours` must be in the bucket. No copy is ever shortened, so a stalled process loses nothing.
+    What is there by then keeps its number.
 
     Raises
     ------
+    Fenced
+        The ledger is of a later lineage than the caller's documents: a restore has set the horizons for what it lacks.
     CorruptionError, UnsupportedFormat, ColdStorageError
     """
+    return _update(documents, lambda _: ours, lineage)
+
+
+def adopt_ledger(
+    documents: StoreDocuments, change: Callable[[LedgerEntry], LedgerEntry], lineage: int
+) -> tuple[LedgerEntry, ...]:
+    """Take the ledger over in a new lineage, change each erasure, and return all.
+
+    What a joined ledger takes back has no effect.
+
+    Raises
+    ------
+    Fenced, CorruptionError, UnsupportedFormat, ColdStorageError
+    """
+    return _update(documents, lambda known: tuple(map(change, known)), lineage, adopt=True)
+
+
+def _update(
+    documents: StoreDocuments,
+    ours: Callable[[tuple[LedgerEntry, ...]], Sequence[LedgerEntry]],
+    lineage: int,
+    *,
+    adopt: bool = False,
+) -> tuple[LedgerEntry, ...]:
     merged: tuple[LedgerEntry, ...] = ()
 
     def change(current: dict[str, Any] | None) -> dict[str, Any]:
         nonlocal merged
+        values = current or {}
+        documents.check_lineage(LEDGER_FILE, values, lineage)
         where = object_url(documents.store, LEDGER_FILE)
-        merged = merge_ledgers(ours, () if current is None else ledger_from_json(current, where=where))
-        return {**(current or {}), **ledger_to_json(merged)}
+        known = () if current is None else ledger_from_json(current, where=where)
+        merged = merge_ledgers(ours(known), known)
+        values = {**values, **ledger_to_json(merged)}
+        return with_lineage(values, lineage) if adopt else values
 
     documents.update(LEDGER_FILE, change)
     return merged
-
-
-def change_ledger(
-    documents: StoreDocuments, change: Callable[[LedgerEntry], LedgerEntry]
-) -> tuple[LedgerEntry, ...]:
-    """Change each erasure in the bucket, and return all; what a joined ledger takes back has no effect.
-
-    Raises
-    ------
-    CorruptionError, UnsupportedFormat, ColdStorageError
-    """
-    known = read_ledger(documents)
-    changed = tuple(map(change, known))
-    return known if changed == known else exchange_ledger(documents, changed)
 
 
 def read_ledger(documents: StoreDocuments) -> tuple[LedgerEntry, ...]:
