@@ -19,7 +19,7 @@ from tests.support.watched_bucket import URL, WatchedBucket, host, open_at, sett
 from tiered.cold.manifest.erasures import read_ledger
 from tiered.cold.manifest.store_documents import StoreDocuments
 from tiered.engine.host import Host
-from tiered.errors import ConfigError, CorruptionError
+from tiered.errors import ColdStorageError, ConfigError, CorruptionError
 from tiered.format.erasure import decode_values, encode_values
 
 DAMAGES: dict[str, Callable[[bytes], bytes | None]] = {
@@ -219,6 +219,71 @@ def test_values_that_the_bucket_has_lost_come_there_again(
         bucket.delete(values_in(bucket))
         store.tier()
         assert values_in(bucket) == [erasure.entry.values_name]
+
+
+def test_values_that_the_bucket_does_not_delete_hold_up_no_other_erasure(
+    tmp_path: Path, clock: Clock, bucket: WatchedBucket, days: Callable[[float], None]
+) -> None:
+    """The role may not. Each pass says so, and no erasure is done here while such values are there."""
+    denied = ColdStorageError("cannot delete: 403 AccessDenied")
+
+    def deny(request: str) -> None:
+        if request.startswith("delete erasures/"):
+            raise denied
+
+    def passes(store: Any) -> None:
+        for _ in range(4):
+            clock.advance(3600)
+            errors.append(store.tierer.run_once()[1])
+            days(2)
+            store.sweep()
+
+    bucket.hook, errors = deny, []
+    with open_at(tmp_path / "data", bucket, clock) as store:
+        first = store.topic("t").erase(["b"])
+        passes(store)
+        second = store.topic("t").erase(["c"])
+        passes(store)
+        assert (first.state, second.state) == ("sweeping", "sweeping")
+        assert "has values that no open erasure has" in second.waits_for
+        assert numbers_named(store.topic("t")) == list(range(0, 30, 3))
+        assert denied in errors[-1]
+        assert len(values_in(bucket)) == 2
+    shutil.rmtree(tmp_path / "data")
+    with tiered.restore(URL, tmp_path / "new", host=host(bucket, clock)) as store:
+        passes(store)
+        assert (states(store), denied in errors[-1]) == (["done", "sweeping"], True)
+        bucket.hook = lambda request: None
+        passes(store)
+        assert (states(store), errors[-1], values_in(bucket)) == (["done", "done"], [], [])
+
+
+def test_an_erasure_says_what_keeps_it_from_the_bucket(
+    tmp_path: Path, clock: Clock, bucket: WatchedBucket
+) -> None:
+    with open_at(tmp_path / "data", bucket, clock) as store:
+        erasure = store.topic("t").erase(["b"])
+
+        def deny(request: str) -> None:
+            if request == "get store.json":
+                raise ColdStorageError("cannot get store.json: 403 AccessDenied")
+
+        bucket.hook = deny
+        store.tierer.run_once()
+        assert erasure.waits_for == "ColdStorageError: cannot get store.json: 403 AccessDenied"
+        bucket.hook = lambda request: None
+    new = WatchedBucket()
+    with open_at(tmp_path / "other", new, clock) as store:
+        store.create_topic("t").append(b"x", key="b")
+        erasure = store.topic("t").erase(["b"])
+
+        def refuse(request: str) -> None:
+            if request.startswith("put "):
+                raise ColdStorageError(f"cannot {request}: 403 AccessDenied")
+
+        new.hook = refuse
+        store.tierer.run_once()
+        assert erasure.waits_for.startswith("nothing of this store is in the bucket yet")
 
 
 def test_values_of_an_early_build_have_no_checksum() -> None:

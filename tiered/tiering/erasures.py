@@ -35,7 +35,14 @@ from ..cold.manifest.leases import server_seconds
 from ..cold.manifest.store_documents import StoreDocuments
 from ..engine.context import StoreContext
 from ..engine.open_topics import OpenTopics
-from ..errors import ConfigError, CorruptionError, ObjectsHeld, TieredError, as_tiered_error
+from ..errors import (
+    ColdStorageError,
+    ConfigError,
+    CorruptionError,
+    ObjectsHeld,
+    TieredError,
+    as_tiered_error,
+)
 from ..format.document import ERASURES_FEATURE
 from ..format.erasure import LedgerEntry, decode_values, horizon_in, merge_ledgers
 from ..format.manifest import Head
@@ -56,6 +63,8 @@ class _State:
     """What this process has done since it opened the store."""
 
     exchanged: bool = False
+    # Why the bucket does not delete the values of erasures that have ended.
+    undeleted: TieredError | None = None
     # The open erasures whose values are here and in the bucket, and why others have none.
     ready: set[UUID] = field(default_factory=set)
     lost: dict[UUID, CorruptionError] = field(default_factory=dict)
@@ -91,7 +100,8 @@ class Erasures:
         if ledger is None or not self._context.tiers.has_cold:
             return
         ours = ledger.read()
-        if self._state.exchanged and not any(item.is_open for item in ours):
+        known = self._state.exchanged and self._state.undeleted is None
+        if known and not any(item.is_open for item in ours):
             return
         root = self._context.tiers.locations.root
         if not ours and (root is None or not read_binding(root).claimed):
@@ -109,21 +119,33 @@ class Erasures:
             owner = documents.read_store()
             merged = read_ledger(documents) if owner is not None and ERASURES_FEATURE in owner[1] else ()
         # A restore writes the ledger without values.
-        known = {item.id for item in ours if self._may_go_on(item)}
+        here = {item.id for item in ours if self._may_go_on(item)}
         both = merge_ledgers(ours, merged)
-        self._adopt([item for item in both if item.id not in known])
+        self._adopt([item for item in both if item.id not in here])
         ended = {item.id for item in merged if not item.is_open}
-        drops = not self._state.exchanged or any(item.is_open and item.id in ended for item in ours)
-        if drops and ended:
-            try:
-                drop_values(store, merged)
-            except ObjectsHeld as held:
-                log.warning("values of erasures that have ended stay: %s", held)
+        open_here = {item.id for item in ours if item.is_open}
+        drops = not known or not open_here.isdisjoint(ended)
+        if drops and ended and not self._drop_stored(merged):
+            # They do not end here, either; the others go on.
+            merged = tuple(item for item in merged if item.is_open or item.id not in open_here)
         if both != ours:
             ledger.change(lambda present: merge_ledgers(present, merged))
         if drops:
             ledger.drop_values()
         self._state.exchanged = True
+
+    def _drop_stored(self, ledger: Sequence[LedgerEntry]) -> bool:
+        """Delete the stored values of erasures that have ended; return False if the bucket refuses that."""
+        self._state.undeleted = None
+        try:
+            drop_values(self._context.tiers.object_store, ledger)
+        except ObjectsHeld as held:
+            log.warning("values of erasures that have ended stay: %s", held)
+        except ColdStorageError as error:
+            if error.retryable:
+                raise
+            self._state.undeleted = error
+        return self._state.undeleted is None
 
     def _put_values(self, erasures: Sequence[LedgerEntry]) -> None:
         """Bring values to the bucket that it lacks: a sweep may have taken those of a call for lost ones."""
@@ -256,18 +278,23 @@ class Erasures:
         problems: list[TieredError] = []
         if ledger is None or not self._context.tiers.has_cold:
             return problems
-        if not self._state.exchanged:
+        # Why an open erasure has not come to the bucket, or its values not from there.
+        apart = "nothing of this store is in the bucket yet, as the passes' errors say"
+        if not self._state.exchanged or self._state.undeleted is not None:
             # The first pass of a store owns its prefix only once it has published.
             try:
                 self.exchange()
             except (TieredError, OSError) as error:
-                return [as_tiered_error(error)]
-        if not self._state.exchanged:
-            return problems
+                problems.append(as_tiered_error(error))
+                apart = f"{type(error).__name__}: {error}"
+        if self._state.undeleted is not None:
+            problems.append(self._state.undeleted)
         waiting: dict[UUID, str] = {}
         for erasure in ledger.read():
             lost = self._state.lost.get(erasure.id)
-            if erasure.is_open and lost is not None:
+            if erasure.is_open and not self._state.exchanged:
+                waiting[erasure.id] = apart
+            elif erasure.is_open and lost is not None:
                 waiting[erasure.id] = str(lost)
                 problems.append(lost)
             # What was called since the exchange waits for the next one.
