@@ -193,6 +193,26 @@ def _fields(item: Any) -> dict[str, Any]:
     return {name: getattr(item, name) for name in item.__slots__}
 
 
+def test_a_dry_run_counts_what_is_then_erased(data: Path) -> None:
+    """Records that were deleted before lie in an object still; they go, and are no records of the log."""
+    with tiered.open("data", settings="tiered.toml") as store:
+        orders = store.topic("orders")
+        for number in range(20):
+            orders.append(b"later", key="abc"[number % 3], partition=0)
+        orders.roll()
+        store.tier()
+        orders.delete_before(12, 0)
+        for _ in range(2):
+            orders.append(b"latest", key="b", partition=0)
+    found = json.loads(run("erase", "orders", "--keys-file", "keys.txt", "--dry-run", "--json").output)
+    run("erase", "orders", "--keys-file", "keys.txt", "--yes")
+    for _ in range(4):
+        run("tier")
+        run("sweep")
+    (entry,) = json.loads(run("erasures", "--json").output)["erasures"]
+    assert (entry["state"], entry["rows"]) == ("done", found["records"])
+
+
 def test_an_erasure_whose_values_are_lost_is_given_up(data: Path) -> None:
     run("erase", "orders", "--keys-file", "keys.txt", "--yes")
     found = run("erasures", "--give-up", "1", "--yes")

@@ -63,7 +63,7 @@ class LedgerEntry:
     given_up_us
         When an operator gave it up, since its values were lost: its records may be there for ever. None if nobody did.
     rows
-        How many records were removed from the manifests for this erasure. A record that several open ones remove counts for
+        How many records of the log were removed from the manifests for this erasure. One that several open ones remove counts for
         the first of them.
     """
 
