@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -190,3 +191,43 @@ def test_one_that_is_late_is_an_exit_code(data: Path) -> None:
 
 def _fields(item: Any) -> dict[str, Any]:
     return {name: getattr(item, name) for name in item.__slots__}
+
+
+def test_a_dry_run_counts_what_is_then_erased(data: Path) -> None:
+    """Records that were deleted before lie in an object still; they go, and are no records of the log."""
+    with tiered.open("data", settings="tiered.toml") as store:
+        orders = store.topic("orders")
+        for number in range(20):
+            orders.append(b"later", key="abc"[number % 3], partition=0)
+        orders.roll()
+        store.tier()
+        orders.delete_before(12, 0)
+        for _ in range(2):
+            orders.append(b"latest", key="b", partition=0)
+    found = json.loads(run("erase", "orders", "--keys-file", "keys.txt", "--dry-run", "--json").output)
+    run("erase", "orders", "--keys-file", "keys.txt", "--yes")
+    for _ in range(4):
+        run("tier")
+        run("sweep")
+    (entry,) = json.loads(run("erasures", "--json").output)["erasures"]
+    assert (entry["state"], entry["rows"]) == ("done", found["records"])
+
+
+def test_an_erasure_whose_values_are_lost_is_given_up(data: Path) -> None:
+    run("erase", "orders", "--keys-file", "keys.txt", "--yes")
+    found = run("erasures", "--give-up", "1", "--yes")
+    assert found.exit_code == 1
+    assert "erasure 1 has its values, and passes carry it out" in found.output
+    run("tier")
+    for place in ("data", "bucket"):
+        shutil.rmtree(data / place / "erasures")
+    run("tier")
+    found = run("erasures")
+    assert "give this one up by 'tiered erasures --give-up 1'" in " ".join(found.output.split())
+    assert run("erasures", "--give-up", "1").exit_code == 1, "nobody is asked without a terminal"
+    found = run("erasures", "--give-up", "1", "--yes")
+    assert found.output == "erasure 1 of topic orders is given up: its records may be there\n"
+    found = run("erasures")
+    assert (found.exit_code, "given up 20" in found.output, " waits: " in found.output) == (0, True, False)
+    found = run("erasures", "--give-up", "7", "--yes")
+    assert "has no erasure 7; see tiered erasures" in found.output

@@ -29,13 +29,13 @@ class WatchedBucket(MemoryStore):
         self._turn = threading.Lock()
 
     @contextmanager
-    def killing_before(self, step: int) -> Iterator[None]:
-        """Kill the process before one of its requests, counted from 0; the block ends there, or whole."""
+    def killing_before(self, step: int, part: str = "") -> Iterator[None]:
+        """Kill the process before one of its requests with `part`, counted from 0; the block ends there, or whole."""
         left = step
 
-        def kill(_request: str) -> None:
+        def kill(request: str) -> None:
             nonlocal left
-            left -= 1
+            left -= part in request
             if left < 0:
                 raise Killed
 

@@ -135,7 +135,7 @@ def test_values_of_a_call_that_was_lost_with_its_disk_go_before_the_next_one_is_
         assert [trace.where for trace in search.looks[Place.VALUES]()] == [f"{bucket.url}/{lost}"]
         look = store.tierer.erasures._traces.looks_in_bucket[Place.VALUES]
         (line,) = look(erasure.entry, topic.meta)
-        assert line.startswith(f"{lost} has values of a call that was lost")
+        assert line == f"{lost} has values that no open erasure has; a sweep deletes it"
         store.sweep()
         assert lost in bucket.objects
         run_passes(store, clock, days)
@@ -235,3 +235,42 @@ def test_a_number_that_was_given_twice_is_given_once_again(
     with open_at(tmp_path / "data", bucket, clock) as store:
         store.tier()
         assert here(store) == in_bucket(bucket) == [(1, "first"), (3, "third"), (4, "second")]
+
+
+# -- restores ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("at", ["put erasures/", "put erasures.json", "get erasures.json"])
+@pytest.mark.parametrize("known", [False, True])
+def test_a_store_that_was_restored_elsewhere_brings_no_erasure_any_more(
+    tmp_path: Path, clock: Clock, bucket: WatchedBucket, days: Callable[[float], None], at: str, known: bool
+) -> None:
+    """It stalls after it was found to own the bucket; its horizons are beyond the end of the log that was restored."""
+    with open_at(tmp_path / "data", bucket, clock) as old:
+        if known:
+            old.topic("t").erase(["a"])
+            old.tier()
+        for _ in range(5):
+            old.topic("t").append(b"lost", key="c")
+        old.topic("t").erase(["b"])
+        restored: list[Any] = []
+
+        def restore(request: str) -> None:
+            if request.startswith(at) and not restored:
+                restored.append(None)
+                restored[0] = tiered.restore(URL, tmp_path / "new", host=host(bucket, clock))
+                for _ in range(5):
+                    restored[0].topic("t").append(b"later", key="b")
+
+        bucket.hook = restore
+        with pytest.raises(tiered.Fenced):
+            old.tierer.erasures.exchange()
+        bucket.hook = lambda request: None
+        with pytest.raises(tiered.Fenced):
+            old.tierer.erasures.exchange()
+    with restored[0] as store:
+        run_passes(store, clock, days)
+        found = store.topic("t").scan(columns=["key", "value"]).to_arrow()["value"].to_pylist()
+        assert found.count(b"later") == 5
+        assert [erasure.state for erasure in store.erasures()] == ["done"] * known
+    assert not [key for key in bucket.objects if key.startswith("erasures/")]

@@ -195,3 +195,31 @@ def test_a_log_that_begins_in_the_middle_of_a_file_begins_behind_it_later(
         carry_out(store, clock, days)
         assert values(store) == []
     assert files_with(tmp_path, b"<of b>") == []
+
+
+@pytest.mark.parametrize("busy", [False, True])
+def test_writers_that_come_for_a_moment_shorten_the_log(
+    tmp_path: Path, url: str, clock: Clock, days: Any, busy: bool
+) -> None:
+    """No pass finds a writer: each has closed the store before the next pass, and asks for nothing itself."""
+    settings = stepwise(
+        {"sync_interval": "1h"},
+        offload={"after": "1h", "tail_interval": "1s"},
+        local_retention={"age": "1h"},
+    )
+    place = tmp_path / "data", url, clock
+    with open_store(*place, settings=settings) as store:
+        store.create_topic("t")
+        transact(store, b"<of b>", "b")
+        store.topic("t").erase(["b"])
+    with open_store(*place, settings=settings, tierer=True) as daemon:
+        run_passes(daemon, clock, days, 3)
+        (erasure,) = daemon.erasures()
+        assert "its writer shortens it" in erasure.waits_for
+        for _ in range(2):
+            with open_store(*place, settings=settings) as store:
+                if busy:
+                    store.topic("t").append(b"of a", key="a")
+            run_passes(daemon, clock, days, 3)
+        assert (erasure.state, erasure.waits_for) == ("done", "")
+    assert files_with(tmp_path, b"<of b>") == []

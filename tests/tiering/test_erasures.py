@@ -28,7 +28,7 @@ from tiered.engine.host import Host
 from tiered.errors import ConfigError, ReadOnly, SchemaMismatch, UnsupportedFormat
 from tiered.format import document
 from tiered.format.erasure import encode_values
-from tiered.tiering import store_sweep
+from tiered.tiering import store_sweep, table_passes
 
 SETTINGS = stepwise(offload={"after": "2h", "tail_interval": "off"}, local_retention={"age": "9h"})
 
@@ -485,6 +485,35 @@ def test_a_table_from_before_is_waited_for(tmp_path: Path, url: str, clock: Cloc
         shutil.rmtree(next((tmp_path / "bucket").glob("t/*/table")))
         run_passes(store, clock, days)
         assert erasure.state == "done"
+    assert files_with(tmp_path, b"zoe-of-z") == []
+
+
+def test_a_table_of_a_clock_that_was_ahead_keeps_no_objects_until_then(
+    tmp_path: Path, url: str, clock: Clock, days: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its snapshots may have no earlier time than the last one, and seemed to be of now for years."""
+    pytest.importorskip("pyiceberg")
+    monkeypatch.setattr(table_passes, "HEADS_SECONDS", 0.0)
+    settings = stepwise(offload={"after": "0s", "tail_interval": "off"}, table={"every": "1m"})
+    schema = pa.schema([("user", pa.string())])
+    with open_store(tmp_path / "data", url, clock, settings=settings) as store:
+        topic = store.create_topic("t", schema=schema, key="user")
+        for user in ("ann", "zoe-of-z"):
+            topic.append({"user": user})
+        clock.advance(40 * 365 * 86400)
+        topic.roll()
+        store.tier()
+        clock.advance(-40 * 365 * 86400)
+        erasure = topic.erase(["zoe-of-z"])
+        for _ in range(8):
+            for path in (tmp_path / "bucket").glob("t/*/table/metadata/*"):
+                os.utime(path, (path.stat().st_atime - 2, path.stat().st_mtime - 2))
+            clock.advance(3600)
+            store.tier()
+            days(2)
+            store.sweep()
+        assert (erasure.state, erasure.waits_for) == ("done", "")
+        assert store.verify(deep=True).problems == ()
     assert files_with(tmp_path, b"zoe-of-z") == []
 
 

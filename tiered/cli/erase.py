@@ -19,6 +19,7 @@ from ..errors import ConfigError
 from ..format.erasure import VALUES_MAX
 from ..format.timestamps import to_datetime
 from ..policies.cost import COMMIT, Requests, estimate, upload_requests
+from ..settings.settings import Settings
 from ..store.interface.erasure import Erasure
 from ..store.interface.topic import Topic
 from .changes import Yes, confirm, open_on_host
@@ -31,6 +32,7 @@ from .options import (
     Verbose,
     load_settings,
     open_for_reading,
+    open_for_tiering,
 )
 from .output import count, print_json, print_table, say
 
@@ -103,6 +105,16 @@ def erase(
 
 
 def erasures(
+    give_up: Annotated[
+        int | None,
+        typer.Option(
+            metavar="NUMBER",
+            min=1,
+            help="Give up this one, whose values are lost: its records may stay for ever.",
+            show_default=False,
+        ),
+    ] = None,
+    yes: Yes = False,
     config: ConfigFile = None,
     path: StorePath = None,
     cold: ColdUrl = None,
@@ -113,10 +125,13 @@ def erasures(
 
     The exit code is 1 if one is open beyond its deadline.
     """
+    if give_up is not None:
+        _give_up(load_settings(config, path, cold), give_up, yes, as_json)
+        return
     with open_for_reading(load_settings(config, path, cold)) as store:
         found = store.erasures()
         now_us = wall_clock_us()
-    late = [item for item in found if item.entry.done_us is None and item.entry.deadline_us < now_us]
+    late = [item for item in found if item.entry.is_open and item.entry.deadline_us < now_us]
     if as_json:
         print_json({"erasures": [item.to_json() for item in found]})
     elif not found:
@@ -138,10 +153,25 @@ def erasures(
             [_row(item) for item in found],
         )
         for item in found:
-            if item.waits_for and item.entry.done_us is None:
+            if item.waits_for and item.entry.is_open:
                 say(f"erasure {item.number} waits: {item.waits_for}")
     if late:
         raise typer.Exit(1)
+
+
+def _give_up(settings: Settings, number: int, yes: bool, as_json: bool) -> None:
+    with open_for_tiering(settings) as store:
+        erasure = next((item for item in store.erasures() if item.number == number), None)
+        if erasure is None:
+            raise ConfigError(f"the store {store.url} has no erasure {number}; see tiered erasures")
+        confirm(
+            f"give up erasure {number} of topic {erasure.topic}, whose records may then stay for ever", yes
+        )
+        erasure.give_up()
+        if as_json:
+            print_json({**erasure.to_json(), "store": store.url})
+        else:
+            say(f"erasure {number} of topic {erasure.topic} is given up: its records may be there")
 
 
 def _minute(microseconds: int) -> str:
@@ -150,7 +180,8 @@ def _minute(microseconds: int) -> str:
 
 def _row(item: Erasure) -> tuple[str, ...]:
     entry = item.entry
-    state = entry.state if entry.done_us is None else f"done {_minute(entry.done_us)}"
+    ended_us = entry.given_up_us if entry.done_us is None else entry.done_us
+    state = entry.state if ended_us is None else f"{entry.state} {_minute(ended_us)}"
     return (
         str(entry.number), entry.topic, entry.column, f"{entry.values:,}", _minute(entry.called_us), entry.caller,
         state, f"{entry.rows:,}", _minute(entry.deadline_us), entry.reason,

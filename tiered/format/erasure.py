@@ -2,7 +2,7 @@
 
 The *ledger* of a store is the document ``erasures.json``, in its directory and in the bucket, with all erasures in order.
 While one is open, its values lie beside the ledger, in ``erasures/<id>.arrow``; its last step deletes them. What stays are
-numbers, times, the caller and the reason.
+numbers, times, the caller and the reason. One whose values are lost can only be given up.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from uuid import UUID
 import pyarrow as pa
 
 from ..errors import CorruptionError
+from .checksum import crc32c
 from .ipc_message import read_batch
 
 LEDGER_FILE = "erasures.json"
@@ -23,6 +24,8 @@ VALUES_BYTES_MAX = 64 << 20
 """The values of one erasure take at most this many bytes."""
 VALUES_MAX = 1_000_000
 """One erasure has at most this many values."""
+_END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
+_MAGIC = b"TCRC"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,8 +60,10 @@ class LedgerEntry:
         A `rewritten_us` that does not hold any more: a restore to a time, or a rebuilt manifest, named objects from before.
     done_us
         When nothing of the store gave the records back any more; None before.
+    given_up_us
+        When an operator gave it up, since its values were lost: its records may be there for ever. None if nobody did.
     rows
-        How many records were removed from the manifests for this erasure. A record that several open ones remove counts for
+        How many records of the log were removed from the manifests for this erasure. One that several open ones remove counts for
         the first of them.
     """
 
@@ -76,6 +81,7 @@ class LedgerEntry:
     deadline_us: int
     rewritten_us: int | None = None
     done_us: int | None = None
+    given_up_us: int | None = None
     rows: int = 0
     called_horizons: tuple[int, ...] = ()
     called_log_end: int = 0
@@ -91,10 +97,15 @@ class LedgerEntry:
         return replace(self, outdated_us=max(self.outdated_us, self.rewritten_us or 0))
 
     @property
-    def state(self) -> Literal["rewriting", "sweeping", "done"]:
-        """``rewriting`` until `clean_us`, then ``sweeping`` until `done_us`, then ``done``."""
-        if self.done_us is not None:
-            return "done"
+    def is_open(self) -> bool:
+        """Whether it is neither done nor given up."""
+        return self.done_us is None and self.given_up_us is None
+
+    @property
+    def state(self) -> Literal["rewriting", "sweeping", "done", "given up"]:
+        """``rewriting`` until `clean_us`, then ``sweeping`` until `done_us`, then ``done``; ``given up`` instead of them."""
+        if not self.is_open:
+            return "given up" if self.done_us is None else "done"
         return "rewriting" if self.clean_us is None else "sweeping"
 
     @property
@@ -117,7 +128,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("topic", "column", "reason", "caller"), (str,)),
     **dict.fromkeys(("number", "values", "log_end", "called_us", "deadline_us", "rows"), (int,)),
     **dict.fromkeys(("called_log_end", "outdated_us"), (int,)),
-    **dict.fromkeys(("rewritten_us", "done_us"), (int, type(None))),
+    **dict.fromkeys(("rewritten_us", "done_us", "given_up_us"), (int, type(None))),
 }
 
 
@@ -195,28 +206,38 @@ def _further(one: LedgerEntry, other: LedgerEntry) -> LedgerEntry:
         rewritten_us=max((one.rewritten_us, other.rewritten_us), key=lambda at: at or 0),
         outdated_us=max(one.outdated_us, other.outdated_us),
         done_us=one.done_us if one.done_us is not None else other.done_us,
+        given_up_us=one.given_up_us if one.given_up_us is not None else other.given_up_us,
         rows=max(one.rows, other.rows),
     )
 
 
 def encode_values(values: pa.Array) -> bytes:
-    """Return the values of an erasure as an Arrow stream with one column, ``value``."""
+    """Return the values of an erasure as an Arrow stream with one column, ``value``, and a checksum behind its end."""
     batch = pa.record_batch([values], ["value"])
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batch.schema) as stream:
         stream.write_batch(batch)
-    return bytes(sink.getvalue())
+    data = bytes(sink.getvalue())
+    return data + _trailer(data)
 
 
-def decode_values(data: bytes, kind: pa.DataType, *, where: str) -> pa.Array:
+def _trailer(data: bytes) -> bytes:
+    return _MAGIC + crc32c(data).to_bytes(4, "little")
+
+
+def decode_values(data: bytes, kind: pa.DataType, count: int, *, where: str) -> pa.Array:
     """Invert `encode_values`; the bytes may come from a bucket that others write to.
 
     Raises
     ------
     CorruptionError
-        They are not the values of a column of this type.
+        They are not `count` values of a column of this type. Early builds wrote no checksum.
     """
     expected = pa.schema([pa.field("value", kind)])
+    if not data.endswith(_END_OF_STREAM):
+        data, trailer = data[: -len(_END_OF_STREAM)], data[-len(_END_OF_STREAM) :]
+        if trailer != _trailer(data):
+            raise CorruptionError("values of an erasure do not have their checksum", where=where)
     try:
         messages = pa.ipc.MessageReader.open_stream(pa.py_buffer(data))
         if not pa.ipc.read_schema(messages.read_next_message()).equals(expected):
@@ -225,4 +246,6 @@ def decode_values(data: bytes, kind: pa.DataType, *, where: str) -> pa.Array:
         batch.validate(full=True)
     except (pa.ArrowException, StopIteration, EOFError, OSError, ValueError) as error:
         raise CorruptionError(f"values of an erasure do not decode ({error})", where=where) from None
+    if batch.num_rows != count:
+        raise CorruptionError(f"{batch.num_rows} values of an erasure in place of {count}", where=where)
     return batch.column(0)

@@ -75,7 +75,7 @@ def _erasures(watched: WatchedStore) -> Iterator[str]:
         yield f"the ledger of erasures cannot be read: {error}"
         return
     for item in known:
-        if item.done_us is None:
+        if item.is_open:
             until = to_datetime(item.deadline_us)
             wait = ledger.waits_for(item) if ledger is not None else ""
             yield (

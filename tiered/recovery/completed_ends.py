@@ -76,7 +76,7 @@ class CompletedEnds:
 
     def limit(self, erasure: LedgerEntry) -> LedgerEntry:
         """Return an open erasure that concerns nothing that will be appended after the restore."""
-        if erasure.done_us is not None:
+        if not erasure.is_open:
             return erasure
         log_end = erasure.log_end if self._log_end is None else min(erasure.log_end, self._log_end)
         return replace(

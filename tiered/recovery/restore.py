@@ -29,7 +29,7 @@ from uuid import UUID, uuid4
 from ..base.caller import whoami
 from ..base.units import format_duration, to_us
 from ..cold.manifest.commit import Committer
-from ..cold.manifest.erasures import change_ledger
+from ..cold.manifest.erasures import adopt_ledger
 from ..cold.manifest.partition_manifest import PartitionManifest
 from ..cold.manifest.restores import IntentHolder
 from ..cold.manifest.store_documents import DELETED, StoreDocuments
@@ -259,7 +259,7 @@ class _Restore:
         if ERASURES_FEATURE in self._features:
             # Before the store can be opened: later appends take the offsets of records that are lost, and are no business
             # of an earlier erasure.
-            erasures = change_ledger(self._bucket, self._ends.limit)
+            erasures = adopt_ledger(self._bucket, self._ends.limit, intent.lineage)
             # Here too, so that the next erasure gets a number of its own.
             ErasureLedger(self._fs, self._root).begin(erasures)
 

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from ..engine.context import StoreContext
 from ..errors import CorruptionError
 from ..format.erasure import LedgerEntry
 from .interface.erasure import Erasure
 
 
-def erasure_of(context: StoreContext, entry: LedgerEntry) -> Erasure:
+class GivesUp(Protocol):
+    """A store that can give up an erasure."""
+
+    def give_up_erasure(self, entry: LedgerEntry) -> LedgerEntry:
+        """See `Erasure.give_up`."""
+        ...
+
+
+def erasure_of(store: GivesUp, context: StoreContext, entry: LedgerEntry) -> Erasure:
     """Return the erasure of an entry."""
     ledger = context.erasures
     assert ledger is not None  # the entry is from there
@@ -23,6 +33,7 @@ def erasure_of(context: StoreContext, entry: LedgerEntry) -> Erasure:
     return Erasure(
         entry,
         read=read,
-        waits_for=lambda: ledger.waits_for(entry),
+        waits_for=ledger.waits_for,
         pause=context.lifecycle.pause_or_fail,
+        give_up=store.give_up_erasure,
     )

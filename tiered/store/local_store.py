@@ -33,6 +33,7 @@ from ..errors import (
     TopicNotFound,
     as_tiered_error,
 )
+from ..format.erasure import LedgerEntry
 from ..format.schema import TRANSACTIONS_TOPIC, check_topic_name
 from ..format.topic_meta import TopicMeta, check_partitions, check_same, topic_schema
 from ..monitor.consumer_lag import ConsumerLags
@@ -375,7 +376,16 @@ class LocalStore(Store):
         ledger = self.context.erasures
         if ledger is None:
             raise ReadOnly(f"{self.url} has no local tier; name the local store to see its erasures")
-        return [erasure_of(self.context, entry) for entry in ledger.read()]
+        return [erasure_of(self, self.context, entry) for entry in ledger.read()]
+
+    def give_up_erasure(self, entry: LedgerEntry) -> LedgerEntry:
+        """See `Erasure.give_up`."""
+        self._check_may_tier("give up an erasure")
+        try:
+            with DiskErrors(self.context.tiers.locations.root):
+                return self.tierer.erasures.give_up(entry)
+        except OSError as error:
+            raise as_tiered_error(error) from error
 
     # -- tiering ---------------------------------------------------------------------------------
 

@@ -49,7 +49,7 @@ from .interface.erasure import Erasure
 from .interface.follow import follow_partition, follow_partitions
 from .interface.producer import Producer
 from .interface.topic import Topic
-from .local_erasure import erasure_of
+from .local_erasure import GivesUp, erasure_of
 from .local_producer import open_producer
 from .topic_table import topic_table
 
@@ -71,7 +71,7 @@ class LocalTopic(Topic):
 
     opened: OpenTopic
 
-    def __init__(self, store: object, opened: OpenTopic, transactions: TransactionLog) -> None:
+    def __init__(self, store: GivesUp, opened: OpenTopic, transactions: TransactionLog) -> None:
         self.store = store
         self.opened = opened
         self._transactions = transactions
@@ -320,7 +320,7 @@ class LocalTopic(Topic):
         entry = erase(self.opened, column, given, reason, log_end=log_end)
         context = self.opened.context
         context.commits.shorten_log(log_end)
-        return erasure_of(context, entry)
+        return erasure_of(self.store, context, entry)
 
     def add_columns(self, columns: pa.Schema) -> None:
         topics.add_columns(self.opened, columns)
@@ -336,7 +336,7 @@ class AcceleratedTopic(PlainAppend, LocalTopic):
 
     _append = LocalTopic.append
 
-    def __init__(self, store: object, opened: OpenTopic, transactions: TransactionLog) -> None:
+    def __init__(self, store: GivesUp, opened: OpenTopic, transactions: TransactionLog) -> None:
         super().__init__(store, opened, transactions)
         self.plain_clock = None if opened.clock is wall_clock_us else opened.clock
         self.answer = Appended
@@ -354,7 +354,7 @@ class TransactionTopic(LocalTopic):
     delete_before = erase = add_columns = add_partitions = _refuse
 
 
-def local_topic(store: object, opened: OpenTopic, transactions: TransactionLog) -> LocalTopic:
+def local_topic(store: GivesUp, opened: OpenTopic, transactions: TransactionLog) -> LocalTopic:
     """Return the topic; an `AcceleratedTopic` if the extension is installed."""
     if opened.name == TRANSACTIONS_TOPIC:
         return TransactionTopic(store, opened, transactions)

@@ -321,9 +321,9 @@ class LiveTable:
             )
         ranges = self._choose_ranges(state, heads, tails)
         gone, fresh = self._changes(state, ranges)
-        now_ms, schema = self._clock() // 1000, _schema_of(meta, heads)
-        metadata = state.metadata or first_metadata(self._folder.location, self._topic_id, schema, now_ms)
-        now_ms = max(now_ms, metadata.last_updated_ms)
+        clock_ms, schema = self._clock() // 1000, _schema_of(meta, heads)
+        metadata = state.metadata or first_metadata(self._folder.location, self._topic_id, schema, clock_ms)
+        now_ms = max(clock_ms, metadata.last_updated_ms)
         metadata = with_schema(metadata, schema)
         following = _State(
             state.version + 1, None, metadata, self._seconds(), state.manifests,
@@ -331,7 +331,7 @@ class LiveTable:
         )  # fmt: skip
         same = not gone and not fresh and following.offsets == state.offsets
         settled = state.is_ours and metadata is state.metadata
-        if same and settled and not expired(metadata, now_ms, kept_seconds):
+        if same and settled and not expired(metadata, clock_ms, kept_seconds):
             state.ranges, state.confirmed = ranges, following.confirmed
             return None
         if not same or metadata.current_snapshot_id is None:
@@ -342,7 +342,7 @@ class LiveTable:
             self._write_snapshot(following, gone, fresh, now_ms, is_whole=is_whole)
         url = self._folder.url(state.version) if state.version else None
         following.metadata = next_version(
-            following.metadata, state.metadata or metadata, url, now_ms, kept_seconds
+            following.metadata, state.metadata or metadata, url, clock_ms, kept_seconds
         )
         return following
 

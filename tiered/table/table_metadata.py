@@ -143,15 +143,18 @@ def with_snapshot(
     )
 
 
-def expired(metadata: Any, now_ms: int, kept_seconds: float) -> set[int]:
-    """Return the ids of the snapshots that the next version leaves out, older than `kept_seconds` or too many."""
+def expired(metadata: Any, clock_ms: int, kept_seconds: float) -> set[int]:
+    """Return the ids of the snapshots that the next version leaves out, older than `kept_seconds` or too many.
+
+    A time so far ahead is of a clock that was wrong. No snapshot may have an earlier one than the last: all would be kept.
+    """
     past = sorted(metadata.snapshots, key=lambda item: item.timestamp_ms)
     newest = {item.snapshot_id for item in past[-SNAPSHOTS_KEPT:]}
     hours: set[int] = set()
     left: set[int] = set()
     for item in past:
         hour = item.timestamp_ms // _HOUR_MS
-        within = now_ms - item.timestamp_ms <= kept_seconds * 1000
+        within = abs(clock_ms - item.timestamp_ms) <= kept_seconds * 1000
         kept = within and (item.snapshot_id in newest or hour not in hours)
         hours.add(hour)
         if not kept and item.snapshot_id != metadata.current_snapshot_id:
@@ -159,11 +162,13 @@ def expired(metadata: Any, now_ms: int, kept_seconds: float) -> set[int]:
     return left
 
 
-def next_version(metadata: Any, before: Any, before_url: str | None, now_ms: int, kept_seconds: float) -> Any:
+def next_version(
+    metadata: Any, before: Any, before_url: str | None, clock_ms: int, kept_seconds: float
+) -> Any:
     """Return the metadata of the next version: `metadata` without what is expired, and with a log entry of the last version."""
     from pyiceberg.table.snapshots import MetadataLogEntry
 
-    left = expired(metadata, now_ms, kept_seconds)
+    left = expired(metadata, clock_ms, kept_seconds)
     snapshots = [item for item in metadata.snapshots if item.snapshot_id not in left]
     schemas = {item.schema_id for item in snapshots} | {metadata.current_schema_id}
     log = list(metadata.metadata_log)
@@ -175,8 +180,8 @@ def next_version(metadata: Any, before: Any, before_url: str | None, now_ms: int
             "snapshot_log": [item for item in metadata.snapshot_log if item.snapshot_id not in left],
             "schemas": [item for item in metadata.schemas if item.schema_id in schemas],
             "metadata_log": [
-                item for item in log[-_LOG_MAX:] if now_ms - item.timestamp_ms <= kept_seconds * 1000
+                item for item in log[-_LOG_MAX:] if abs(clock_ms - item.timestamp_ms) <= kept_seconds * 1000
             ],
-            "last_updated_ms": now_ms,
+            "last_updated_ms": max(clock_ms, before.last_updated_ms),
         }
     )

@@ -93,30 +93,35 @@ class EraseActions:
         # What lies before the range must have been checked: the mark says so of everything below it.
         due = [item for item in due if entries and max(item.mark.offset, start) >= entries[0].base_offset]
         if due:
-            _reopen(self._context, [item.erasure for item in due])
+            _reopen(self._context, self._claims, [item.erasure for item in due])
         written = 0
         local = {segment.header.segment_id for segment in handle.local().segments}
         for entry in entries if due else ():
             if not (entry.sealed or local.isdisjoint(entry.segment_ids)):
                 break  # the whole segment replaces it first
-            size, due = self._erase_from(handle, committer, entry, due)
+            size, due = self._erase_from(handle, committer, entry, due, start)
             written += size
         if any(item.mark != mark_of(loaded.head, item.erasure) for item in due):
             committer.commit(self._marked(handle, due))
         return written
 
     def _erase_from(
-        self, handle: PartitionHandle, committer: Committer, entry: ObjectEntry, due: Sequence[_Due]
+        self,
+        handle: PartitionHandle,
+        committer: Committer,
+        entry: ObjectEntry,
+        due: Sequence[_Due],
+        start: int,
     ) -> tuple[int, list[_Due]]:
         """Remove the records from one object; return the bytes of the new one, and the erasures with their new marks."""
         schema = handle.meta.schemas[entry.schema_id]
         concerned = [item for item in due if item.concerns(entry, schema)]
-        rows = self._count(handle, entry, schema, concerned) if concerned else {}
+        hit, rows = self._count(handle, entry, schema, concerned, start) if concerned else (set(), {})
         checked = [
             replace(item, mark=item.checked(entry.end_offset).plus(rows.get(item.erasure.id, 0)))
             for item in due
         ]
-        hits = [item for item in concerned if rows[item.erasure.id]]
+        hits = [item for item in concerned if item.erasure.id in hit]
         if not hits:
             return 0, checked
         self._local.remove_copies(handle, entry, "its records are erased")
@@ -140,11 +145,12 @@ class EraseActions:
         return lambda head: with_features(mark_erased(head, marks, ids), (ERASURES_FEATURE,))
 
     def _count(
-        self, handle: PartitionHandle, entry: ObjectEntry, schema: pa.Schema, due: Sequence[_Due]
-    ) -> dict[UUID, int]:
-        """Return how many records of an object each erasure removes, after those before it; reads the compared columns only.
+        self, handle: PartitionHandle, entry: ObjectEntry, schema: pa.Schema, due: Sequence[_Due], start: int
+    ) -> tuple[set[UUID], dict[UUID, int]]:
+        """Return which erasures have a record in an object, and how many of the log each removes, after those before it.
 
-        Filters are believed: their bytes are verified like the column's.
+        Records in front of the start offset are in the object, and not in the log. Reads the compared columns only. Filters are
+        believed: their bytes are verified like the column's.
         """
         manifest = handle.manifest
         values: dict[str, tuple[object, ...]] = {}
@@ -155,18 +161,23 @@ class EraseActions:
             row_filter=RowFilter((Or(tuple(In(column, wanted) for column, wanted in values.items())),)),
             key_column=handle.meta.key_column,
         )  # fmt: skip
+        hit: set[UUID] = set()
         rows = dict.fromkeys((item.erasure.id for item in due), 0)
+        in_log = Comparison("offset", ">=", start)
         try:
             for batch in batches:
                 left = batch
                 for item in due:
                     kept = _filtered(left, item.others())
-                    rows[item.erasure.id] += left.num_rows - kept.num_rows
+                    if kept.num_rows < left.num_rows:
+                        hit.add(item.erasure.id)
+                        before, after = _filtered(left, in_log), _filtered(kept, in_log)
+                        rows[item.erasure.id] += before.num_rows - after.num_rows
                     left = kept
         except (CorruptionError, ObjectNotFound) as error:
             self._scrub(handle).record_damage(entry, error)
             raise
-        return rows
+        return hit, rows
 
     def _scrub(self, handle: PartitionHandle) -> PartitionScrub:
         return PartitionScrub(handle.manifest, handle, self._context.fs, self._context.clock)
@@ -191,27 +202,29 @@ def _filtered(batch: pa.RecordBatch, condition: Predicate) -> pa.RecordBatch:
     return batch.slice(0, batch.num_rows * mask) if isinstance(mask, bool) else batch.filter(mask)
 
 
-def record_erasures(context: StoreContext, erasures: Sequence[LedgerEntry]) -> list[LedgerEntry]:
+def record_erasures(
+    context: StoreContext, claims: Claims, erasures: Sequence[LedgerEntry]
+) -> list[LedgerEntry]:
     """Write how far erasures are to the bucket, which has their values, and then here; return them as the bucket has them.
 
     Nothing else is written there: what was called meanwhile has no values there yet. Of what the bucket has from elsewhere, this
-    disk learns with the values, by `Erasures.exchange`. The bucket loses the values of one that is done before this disk says so.
+    disk learns with the values, by `Erasures.exchange`. The bucket loses the values of one that has ended before this disk says so.
     """
     store, ledger, ids = context.tiers.object_store, context.erasures, {item.id for item in erasures}
-    merged = exchange_ledger(StoreDocuments(store), erasures)
+    merged = exchange_ledger(StoreDocuments(store), erasures, claims.store.documents_lineage)
     recorded = [item for item in merged if item.id in ids]
-    if any(item.done_us is not None for item in recorded):
+    if not all(item.is_open for item in recorded):
         drop_values(store, merged)
     assert ledger is not None  # the erasures are from there
     ledger.change(lambda present: merge_ledgers(present, recorded))
     return recorded
 
 
-def _reopen(context: StoreContext, erasures: Sequence[LedgerEntry]) -> None:
+def _reopen(context: StoreContext, claims: Claims, erasures: Sequence[LedgerEntry]) -> None:
     """Note durably, here and in the bucket, that manifests name objects again that were not checked for these erasures."""
     stale = [item.reopened() for item in erasures if item.clean_us is not None]
     if stale:
-        record_erasures(context, stale)
+        record_erasures(context, claims, stale)
 
 
 def plain_values(values: pa.Array) -> tuple[object, ...]:
@@ -233,7 +246,7 @@ def open_erasures(context: StoreContext, meta: TopicMeta) -> list[LedgerEntry]:
     ledger = context.erasures
     if ledger is None:
         return []
-    topics = [item for item in ledger.read() if item.topic_id == meta.topic_id and item.done_us is None]
+    topics = [item for item in ledger.read() if item.topic_id == meta.topic_id and item.is_open]
     return [item for item in topics if ledger.has_values(item)]
 
 

@@ -81,7 +81,7 @@ class LogTraces:
         if local.start_offset < end:
             yield (
                 f"the transaction log begins at offset {local.start_offset} and may hold rows up to {end}; "
-                "its writer shortens it as a pass asks it to, once the store is open for writing"
+                "its writer shortens it as a pass asks it to, or whoever opens the store for writing next"
             )
         for segment in local.segments:
             if segment.header.base_offset < min(end, segment.end_offset):

@@ -263,7 +263,7 @@ class Traces:
         if hold:
             yield f"the values of the erasure are kept by {hold}"
         for info in lost_values(StoreDocuments(store)):
-            yield f"{info.key} has values of a call that was lost with its disk; a sweep deletes it"
+            yield f"{info.key} has values that no open erasure has; a sweep deletes it"
 
     def _prefixes(self, erasure: LedgerEntry) -> list[str]:
         """Return the prefixes of the erasure's topic, which may be deleted, and of the transaction log."""

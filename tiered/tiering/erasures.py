@@ -4,6 +4,7 @@
 
     called ──▶ rewriting ──▶ sweeping ──▶ done
        │          │             │           └ the values are deleted, in the bucket first
+       └──────────┴─────────────┴─▶ given up, by an operator, if the values are lost here and in the bucket
        │          │             └ until no trace is left: orphans, old versions, unfinished uploads, old table files, the
        │          │               transaction log, damaged files, deleted topics, caches
        │          └ `erase_actions` rewrites objects, until every head says that its partition is checked
@@ -22,12 +23,26 @@ from pathlib import Path
 from uuid import UUID
 
 from ..cold.fetch.cache_folders import CacheFolders
-from ..cold.manifest.erasures import drop_values, exchange_ledger, get_values, put_values, read_ledger
+from ..cold.manifest.erasures import (
+    drop_values,
+    exchange_ledger,
+    get_values,
+    put_values,
+    read_ledger,
+    stored_values,
+)
 from ..cold.manifest.leases import server_seconds
 from ..cold.manifest.store_documents import StoreDocuments
 from ..engine.context import StoreContext
 from ..engine.open_topics import OpenTopics
-from ..errors import CorruptionError, ObjectsHeld, TieredError, as_tiered_error
+from ..errors import (
+    ColdStorageError,
+    ConfigError,
+    CorruptionError,
+    ObjectsHeld,
+    TieredError,
+    as_tiered_error,
+)
 from ..format.document import ERASURES_FEATURE
 from ..format.erasure import LedgerEntry, decode_values, horizon_in, merge_ledgers
 from ..format.manifest import Head
@@ -48,7 +63,11 @@ class _State:
     """What this process has done since it opened the store."""
 
     exchanged: bool = False
-    uploaded: set[UUID] = field(default_factory=set)
+    # Why the bucket does not delete the values of erasures that have ended.
+    undeleted: TieredError | None = None
+    # The open erasures whose values are here and in the bucket, and why others have none.
+    ready: set[UUID] = field(default_factory=set)
+    lost: dict[UUID, CorruptionError] = field(default_factory=dict)
     found: dict[UUID, tuple[int | None, str]] = field(default_factory=dict)
 
 
@@ -70,7 +89,8 @@ class Erasures:
     def exchange(self) -> None:
         """Bring the ledger and the values of open erasures to the bucket, and what the bucket knows here.
 
-        Without erasures it costs one request for each opening of the store.
+        Without erasures it costs one request for each opening of the store. An erasure whose values are lost holds up no other
+        one: `advance` returns it as an error.
 
         Raises
         ------
@@ -80,7 +100,8 @@ class Erasures:
         if ledger is None or not self._context.tiers.has_cold:
             return
         ours = ledger.read()
-        if self._state.exchanged and all(item.done_us is not None for item in ours):
+        known = self._state.exchanged and self._state.undeleted is None
+        if known and not any(item.is_open for item in ours):
             return
         root = self._context.tiers.locations.root
         if not ours and (root is None or not read_binding(root).claimed):
@@ -92,67 +113,162 @@ class Erasures:
         documents = StoreDocuments(store)
         self._put_values(ours)
         if ours:
-            merged = exchange_ledger(documents, [item for item in ours if self._has_values(item)])
+            ready = [item for item in ours if self._may_go_on(item)]
+            merged = exchange_ledger(documents, ready, self._claims.store.documents_lineage)
         else:
             owner = documents.read_store()
             merged = read_ledger(documents) if owner is not None and ERASURES_FEATURE in owner[1] else ()
         # A restore writes the ledger without values.
-        known = {item.id for item in ours if item.done_us is not None or ledger.has_values(item)}
+        here = {item.id for item in ours if self._may_go_on(item)}
         both = merge_ledgers(ours, merged)
-        fresh = [item for item in both if item.id not in known]
-        if fresh:
-            self._adopt(fresh)
-        done = {item.id for item in merged if item.done_us is not None}
-        drops = not self._state.exchanged or any(item.done_us is None and item.id in done for item in ours)
-        if drops and done:
-            try:
-                drop_values(store, merged)
-            except ObjectsHeld as held:
-                log.warning("values of erasures that are done stay: %s", held)
+        self._adopt([item for item in both if item.id not in here])
+        ended = {item.id for item in merged if not item.is_open}
+        open_here = {item.id for item in ours if item.is_open}
+        drops = not known or not open_here.isdisjoint(ended)
+        if drops and ended and not self._drop_stored(merged):
+            # They do not end here, either; the others go on.
+            merged = tuple(item for item in merged if item.is_open or item.id not in open_here)
         if both != ours:
             ledger.change(lambda present: merge_ledgers(present, merged))
-        if drops and both:
+        if drops:
             ledger.drop_values()
         self._state.exchanged = True
 
-    def _put_values(self, erasures: Sequence[LedgerEntry]) -> None:
-        ledger = self._context.erasures
-        assert ledger is not None  # the erasures are from there
-        for erasure in erasures:
-            data = None if self._has_values(erasure) else ledger.values_bytes(erasure)
-            if data is not None:
-                put_values(self._context.tiers.object_store, erasure, data)
-                self._state.uploaded.add(erasure.id)
+    def _drop_stored(self, ledger: Sequence[LedgerEntry]) -> bool:
+        """Delete the stored values of erasures that have ended; return False if the bucket refuses that."""
+        self._state.undeleted = None
+        try:
+            drop_values(self._context.tiers.object_store, ledger)
+        except ObjectsHeld as held:
+            log.warning("values of erasures that have ended stay: %s", held)
+        except ColdStorageError as error:
+            if error.retryable:
+                raise
+            self._state.undeleted = error
+        return self._state.undeleted is None
 
-    def _has_values(self, erasure: LedgerEntry) -> bool:
-        """Whether the bucket has what an erasure needs, as far as this process knows."""
-        return erasure.done_us is not None or erasure.id in self._state.uploaded
+    def _put_values(self, erasures: Sequence[LedgerEntry]) -> None:
+        """Bring values to the bucket that it lacks: a sweep may have taken those of a call for lost ones."""
+        self._state.ready.clear()
+        self._state.lost.clear()
+        store = self._context.tiers.object_store
+        stored = stored_values(store) if any(item.is_open for item in erasures) else frozenset()
+        for erasure in erasures:
+            data = self._values_here(erasure) if erasure.is_open else None
+            if data is not None:
+                if erasure.values_name not in stored:
+                    put_values(store, erasure, data)
+                self._state.ready.add(erasure.id)
+
+    def _values_here(self, erasure: LedgerEntry) -> bytes | None:
+        """Return the values of an open erasure on this disk; None if they are not there as they were."""
+        ledger = self._context.erasures
+        assert ledger is not None  # the erasure is from there
+        data = ledger.values_bytes(erasure)
+        try:
+            if data is not None:
+                self._check_values(erasure, data)
+        except CorruptionError as error:
+            log.warning("the values of erasure %d on this disk are damaged: %s", erasure.number, error)
+            return None
+        return data
+
+    def _values_in_bucket(self, erasure: LedgerEntry) -> bytes:
+        """Return the values of an open erasure in the bucket.
+
+        Raises
+        ------
+        CorruptionError
+            They are lost: not there as they were.
+        ColdStorageError
+        """
+        try:
+            data = get_values(self._context.tiers.object_store, erasure)
+            self._check_values(erasure, data)
+        except CorruptionError as error:
+            raise CorruptionError(
+                f"{error}. Nothing more can be erased for erasure {erasure.number}: erase the same values again, and give this "
+                f"one up by 'tiered erasures --give-up {erasure.number}', or put them back"
+            ) from None
+        return data
+
+    def _check_values(self, erasure: LedgerEntry, data: bytes) -> None:
+        """Raise `CorruptionError` unless these may be the values of the erasure: anyone may write to a bucket."""
+        meta = self._meta(erasure)
+        if meta is None:
+            return  # the topic was deleted, and its records go without them
+        if erasure.column not in meta.schema.names:
+            raise CorruptionError(
+                f"erasure {erasure.number} names column {erasure.column!r}, which topic {meta.name} does not have",
+                where=erasure.values_name,
+            )
+        kind = meta.schema.field(erasure.column).type
+        decode_values(data, kind, erasure.values, where=erasure.values_name)
+
+    def _may_go_on(self, erasure: LedgerEntry) -> bool:
+        """Whether an erasure needs no values any more, or has them here and in the bucket."""
+        return not erasure.is_open or erasure.id in self._state.ready
+
+    def give_up(self, erasure: LedgerEntry) -> LedgerEntry:
+        """Give up an erasure whose values are lost; return it as the ledger then has it. The bucket has to answer.
+
+        Raises
+        ------
+        ConfigError
+            It has ended, or its values are there.
+        Fenced, DiskFull, CorruptionError, UnsupportedFormat, ColdStorageError
+        """
+        ledger = self._context.erasures
+        assert ledger is not None  # the erasure is from there
+        name = f"erasure {erasure.number}"
+        if not erasure.is_open:
+            raise ConfigError(f"{name} is {erasure.state}: there is nothing to give up")
+        claimed = self._claims.store.check_owner()
+        if not self._is_lost(erasure):
+            raise ConfigError(
+                f"{name} has its values, and passes carry it out; only without them it can be given up"
+            )
+        gone = replace(erasure, given_up_us=self._context.clock())
+        if claimed:
+            return self._record(gone)
+        ledger.change(lambda present: merge_ledgers(present, [gone]))
+        ledger.drop_values()
+        return gone
+
+    def _is_lost(self, erasure: LedgerEntry) -> bool:
+        if self._values_here(erasure) is not None:
+            return False
+        try:
+            self._values_in_bucket(erasure)
+        except CorruptionError:
+            return True
+        return False
 
     def begin_pass(self) -> list[TieredError]:
         """Bring open erasures to the bucket before a pass carries them out; return the error, if there is one."""
         ledger = self._context.erasures
         try:
-            if ledger is not None and any(
-                item.done_us is None and ledger.has_values(item) for item in ledger.read()
-            ):
+            if ledger is not None and any(item.is_open and ledger.has_values(item) for item in ledger.read()):
                 self.exchange()
         except (TieredError, OSError) as error:
             return [as_tiered_error(error)]
         return []
 
     def _adopt(self, fresh: Sequence[LedgerEntry]) -> None:
-        """Take over erasures that this disk did not know, with their values."""
-        self._context.catalog.add_feature(ERASURES_FEATURE)
+        """Take over erasures that this disk did not know or whose values it lacks, with these."""
+        if fresh:
+            self._context.catalog.add_feature(ERASURES_FEATURE)
         ledger = self._context.erasures
         assert ledger is not None
         for erasure in fresh:
-            if erasure.done_us is None:
-                data = get_values(self._context.tiers.object_store, erasure)
-                meta = self._meta(erasure)
-                if meta is not None:
-                    _check_values(erasure, data, meta)
-                ledger.write_values(erasure, data)
-                self._state.uploaded.add(erasure.id)
+            if erasure.is_open:
+                try:
+                    data = self._values_in_bucket(erasure)
+                except CorruptionError as error:
+                    self._state.lost[erasure.id] = error
+                else:
+                    ledger.write_values(erasure, data)
+                    self._state.ready.add(erasure.id)
 
     # -- the end ---------------------------------------------------------------------------------
 
@@ -162,18 +278,27 @@ class Erasures:
         problems: list[TieredError] = []
         if ledger is None or not self._context.tiers.has_cold:
             return problems
-        if not self._state.exchanged:
+        # Why an open erasure has not come to the bucket, or its values not from there.
+        apart = "nothing of this store is in the bucket yet, as the passes' errors say"
+        if not self._state.exchanged or self._state.undeleted is not None:
             # The first pass of a store owns its prefix only once it has published.
             try:
                 self.exchange()
             except (TieredError, OSError) as error:
-                return [as_tiered_error(error)]
-        if not self._state.exchanged:
-            return problems
+                problems.append(as_tiered_error(error))
+                apart = f"{type(error).__name__}: {error}"
+        if self._state.undeleted is not None:
+            problems.append(self._state.undeleted)
         waiting: dict[UUID, str] = {}
         for erasure in ledger.read():
+            lost = self._state.lost.get(erasure.id)
+            if erasure.is_open and not self._state.exchanged:
+                waiting[erasure.id] = apart
+            elif erasure.is_open and lost is not None:
+                waiting[erasure.id] = str(lost)
+                problems.append(lost)
             # What was called since the exchange waits for the next one.
-            if erasure.done_us is None and self._has_values(erasure):
+            elif erasure.is_open and self._may_go_on(erasure):
                 try:
                     waiting[erasure.id] = self._advance(erasure)
                 except ObjectsHeld as held:
@@ -253,9 +378,9 @@ class Erasures:
         return read_swept(root)
 
     def _record(self, erasure: LedgerEntry) -> LedgerEntry:
-        """Write an erasure's state to the bucket, then here; delete the values of one that is done."""
-        (recorded,) = record_erasures(self._context, [erasure])
-        if recorded.done_us is not None:
+        """Write an erasure's state to the bucket, then here; delete the values of one that has ended."""
+        (recorded,) = record_erasures(self._context, self._claims, [erasure])
+        if not recorded.is_open:
             assert self._context.erasures is not None  # the erasure is from there
             self._context.erasures.drop_values()
         return recorded
@@ -302,13 +427,3 @@ def _older_file(handle: PartitionHandle, head: Head, horizon: int) -> Path | Non
         if any(entry.lacks_records for entry in entries):
             return segment.path
     return None
-
-
-def _check_values(erasure: LedgerEntry, data: bytes, meta: TopicMeta) -> None:
-    """Raise `CorruptionError` unless these may be the values of an erasure of the topic: anyone may write to a bucket."""
-    if erasure.column not in meta.schema.names:
-        raise CorruptionError(
-            f"erasure {erasure.number} names column {erasure.column!r}, which topic {meta.name} does not have",
-            where=erasure.values_name,
-        )
-    decode_values(data, meta.schema.field(erasure.column).type, where=erasure.values_name)

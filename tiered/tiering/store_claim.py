@@ -43,6 +43,11 @@ class StoreClaim:
         self._conditional_writes = ProbeOutcome()
         self._lock = threading.Lock()
 
+    @property
+    def documents_lineage(self) -> int:
+        """The lineage for documents of the store, as of the last claim."""
+        return self._documents_lineage
+
     def check_restores(self) -> None:
         """Raise while the store is being restored elsewhere; sends one GET every few seconds.
 

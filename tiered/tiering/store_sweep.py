@@ -25,7 +25,7 @@ from ..cold.upkeep.sweep import (
 from ..engine.context import StoreContext
 from ..engine.open_topics import OpenTopics
 from ..engine.writers import is_gone
-from ..errors import ColdStorageError, CorruptionError, ObjectsHeld, TieredError
+from ..errors import ColdStorageError, CorruptionError, TieredError
 from ..format.document import ERASURES_FEATURE
 from ..format.topic_meta import TopicMeta
 from ..policies.actions import Sweep
@@ -40,6 +40,9 @@ from .sweep_state import try_write_swept
 from .table_passes import TablePasses
 
 log = logging.getLogger("tiered.sweep")
+
+VALUES_SECONDS_MIN = 3600.0
+"""Values of an erasure are that old before a sweep takes them for lost ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,9 +162,13 @@ class StoreSweep:
     def _sweep_values(self, bucket: StoreDocuments, rules: SweepRules) -> None:
         if ERASURES_FEATURE in self._context.catalog.features():
             try:
-                sweep_lost_values(bucket, rules.now_seconds - rules.grace_seconds)
-            except (ObjectsHeld, CorruptionError) as error:
-                log.warning("values of erasures that were lost with their disk stay: %s", error)
+                if self._context.erasures is not None:
+                    self._context.erasures.drop_values()
+                # Also without a grace: a call may be under way on another host.
+                age_seconds = max(rules.grace_seconds, VALUES_SECONDS_MIN)
+                sweep_lost_values(bucket, rules.now_seconds - age_seconds)
+            except (TieredError, OSError) as error:
+                log.warning("values that no open erasure has stay: %s", error)
 
     def _tables(self, topics: Iterable[TopicMeta], rules: SweepRules) -> dict[UUID, _Table]:
         """Return the live tables that the store keeps."""

@@ -402,6 +402,7 @@ class Commits:
                     self._resume()
                 if self.log.holds_transactions:
                     self.completion.settle(ask=False)
+                self.completion.end_shortening()
                 self.log.renewal.renew_at_close()
 
 

@@ -52,6 +52,8 @@ class Completion:
         self._holds_transactions = False
         self._renewing = False
         self._renew_after = 0.0
+        # Where an earlier pass wants the log to begin.
+        self._asked = 0
 
     def recover(self) -> None:
         """Append what is missing of the transactions that an earlier writer decided.
@@ -67,6 +69,8 @@ class Completion:
             return
         self._holds_transactions = True
         self._log.drop_later(self._context.catalog.transactions_cuts())
+        # Before a writer drops the request.
+        self._asked = self._log.renewal.asked()
         for part in {
             (part.topic, part.topic_id, part.partition): part for part in self._open_parts()
         }.values():
@@ -81,6 +85,16 @@ class Completion:
                 )  # fmt: skip
         self._log.renewal.rewrite_if_moved()
         self.settle(ask=False)
+        if self._asked:
+            try:
+                self._log.renewal.open_writer()
+            except TieredError as error:
+                _log.warning("the transaction log cannot be shortened now: %s", error)
+            self.shorten_log_soon(self._asked)
+
+    def end_shortening(self) -> None:
+        """Before the store closes: do what a pass had asked for before it was opened, unless that is done."""
+        self.shorten_log(self._asked)
 
     def complete(self, meta: TopicMeta, partition: int, writer: PartitionWriter) -> None:
         """Append to a partition what it lacks of decided transactions, before anything else is appended.

@@ -17,6 +17,7 @@ from uuid import uuid4
 from ..engine.open_topics import OpenTopic
 from ..engine.topics import delete_before, remove_deleted_segments
 from ..errors import StoreClosed, TieredError
+from ..warm.writer_requests import asked_to_shorten
 from .log_records import data_at, staged_at
 from .log_topic import LogTopic
 from .positions import TRANSACTION, record
@@ -48,6 +49,19 @@ class LogRenewal:
         tables = self._log.tables
         records_max = max(RENEW_RECORDS_MIN, 4 * len(tables.positions))
         return tables.records >= records_max or tables.bytes >= max(RENEW_BYTES_MIN, 2 * tables.staged.bytes)
+
+    def asked(self) -> int:
+        """Return where a pass wants the log to begin that found no writer; 0: nowhere. The writer drops that when it opens."""
+        topic = self._log.open()
+        directory = None if topic is None else self._log.context.tiers.directory(topic.name, 0)
+        return 0 if topic is None or directory is None else asked_to_shorten(directory, topic.meta.topic_id)
+
+    def open_writer(self) -> None:
+        """Open the writer of the log, if there is one: a process that only reads it does not shorten it."""
+        with self._log.lock:
+            self._log.current()
+            if self._log.topic is not None:
+                self._log.topic.writer(0)
 
     def begins_before(self, offset: int) -> bool:
         """Whether this process writes the log, and it begins before an offset."""

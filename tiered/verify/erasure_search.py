@@ -293,21 +293,15 @@ class ErasedSearch:
                 yield Trace(object_url(store, item.key), None, None, "an old version of an object")
 
     def _values(self) -> Iterator[Trace]:
-        """Look for the values of erasures that are done, and of calls that were lost with their disk."""
+        """Look for the values of erasures that have ended, and of calls that were lost with their disk."""
         root, store = self._tiers.locations.root, self._store
-        done = {item.values_name for item in self._called if item.done_us is not None}
+        done = {item.values_name for item in self._called if not item.is_open}
         for name in sorted(done):
             if root is not None and (root / name).exists():
-                yield Trace(str(root / name), None, None, "the values of an erasure that is done")
-        for info in () if store is None or not done else store.list("erasures/"):
+                yield Trace(str(root / name), None, None, "the values of an erasure that has ended")
+        for lost in () if store is None else lost_values(StoreDocuments(store)):
             assert store is not None
-            if info.key in done:
-                yield Trace(object_url(store, info.key), None, None, "the values of an erasure that is done")
-        for info in () if store is None else lost_values(StoreDocuments(store)):
-            assert store is not None
-            yield Trace(
-                object_url(store, info.key), None, None, "the values of a call that was lost with its disk"
-            )
+            yield Trace(object_url(store, lost.key), None, None, "values that no open erasure has")
 
     # -- records ---------------------------------------------------------------------------------
 

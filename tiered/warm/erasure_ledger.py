@@ -67,7 +67,7 @@ class ErasureLedger:
         """
         path = self._folder.parent / erasure.values_name
         try:
-            return decode_values(read_whole(path), kind, where=str(path))
+            return decode_values(read_whole(path), kind, erasure.values, where=str(path))
         except FileNotFoundError:
             raise CorruptionError("the values of an open erasure are missing", where=str(path)) from None
 
@@ -122,7 +122,7 @@ class ErasureLedger:
 
     def waits_for(self, erasure: LedgerEntry) -> str:
         """Return what an open erasure waits for, as the last pass found; empty if none has looked."""
-        return "" if erasure.done_us is not None else self._waiting().get(str(erasure.id), "")
+        return self._waiting().get(str(erasure.id), "") if erasure.is_open else ""
 
     def note_waiting(self, texts: Mapping[UUID, str]) -> None:
         """Write what the open erasures wait for.
@@ -147,16 +147,16 @@ class ErasureLedger:
         return {key: text for key, text in values.items() if isinstance(text, str)}
 
     def drop_values(self) -> None:
-        """Delete the values of erasures that are done, and of those that a crash kept from the ledger.
+        """Delete the values of erasures that have ended, and those that a crash kept from the ledger.
 
         Raises
         ------
         OSError, StoreLocked, CorruptionError, UnsupportedFormat
         """
+        if not self._folder.exists():
+            return
         with self._held() as known:
-            if not self._folder.exists():
-                return
-            kept = {item.values_name.removeprefix(VALUES_FOLDER) for item in known if item.done_us is None}
+            kept = {item.values_name.removeprefix(VALUES_FOLDER) for item in known if item.is_open}
             doomed = [path for path in self._folder.iterdir() if path.name not in kept]
             for path in doomed:
                 self._fs.unlink(path)

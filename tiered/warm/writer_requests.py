@@ -8,7 +8,8 @@ has many partitions, removes it, and then carries the request out. The tierer do
 - A late request does nothing: its segment is sealed, or its offset lies behind the start offset.
 - The memory of a process ends with it, so a new writer has nothing to forget.
 - A new writer drops the request that it finds, because the policy may have changed since. It keeps a request whose start
-  offset the bucket has too.
+  offset the bucket has too. One to shorten the transaction log counts for whoever opens the store: writers may come for
+  moments only, and a pass never meet one.
 """
 
 from __future__ import annotations
@@ -92,6 +93,12 @@ def drop(fs: FileSystem, directory: Path) -> None:
     request = _read(directory)
     if request is None or not request.decided:
         fs.unlink(directory / REQUEST_FILE)
+
+
+def asked_to_shorten(directory: Path, topic_id: UUID) -> int:
+    """Return the offset before which the transaction log holds erased rows, as an earlier pass has found; 0 if none asks."""
+    request = _read(directory)
+    return request.shorten if request is not None and request.topic_id == topic_id else 0
 
 
 def _read(directory: Path) -> WriterRequest | None:

@@ -15,44 +15,62 @@ from ...format.erasure import (
     ledger_to_json,
     merge_ledgers,
 )
-from ..object_store.protocol import KeepsVersions, ObjectInfo, ObjectStore, object_url
-from .store_documents import StoreDocuments
+from ..object_store.protocol import KeepsVersions, ObjectInfo, ObjectStore, OldVersion, object_url
+from .store_documents import StoreDocuments, with_lineage
 
 
-def exchange_ledger(documents: StoreDocuments, ours: Sequence[LedgerEntry]) -> tuple[LedgerEntry, ...]:
+def exchange_ledger(
+    documents: StoreDocuments, ours: Sequence[LedgerEntry], lineage: int
+) -> tuple[LedgerEntry, ...]:
     """Bring the ledger in the bucket up to `ours`, by compare-and-swap; return both together.
 
-    The values of what is open in `ours` must be in the bucket. No copy is ever shortened, so a stalled process of an older host
-    loses nothing. What is there by then keeps its number.
+    The values of what is open in `ours` must be in the bucket. No copy is ever shortened, so a stalled process loses nothing.
+    What is there by then keeps its number.
 
     Raises
     ------
+    Fenced
+        The ledger is of a later lineage than the caller's documents: a restore has set the horizons for what it lacks.
     CorruptionError, UnsupportedFormat, ColdStorageError
     """
+    return _update(documents, lambda _: ours, lineage)
+
+
+def adopt_ledger(
+    documents: StoreDocuments, change: Callable[[LedgerEntry], LedgerEntry], lineage: int
+) -> tuple[LedgerEntry, ...]:
+    """Take the ledger over in a new lineage, change each erasure, and return all.
+
+    What a joined ledger takes back has no effect.
+
+    Raises
+    ------
+    Fenced, CorruptionError, UnsupportedFormat, ColdStorageError
+    """
+    return _update(documents, lambda known: tuple(map(change, known)), lineage, adopt=True)
+
+
+def _update(
+    documents: StoreDocuments,
+    ours: Callable[[tuple[LedgerEntry, ...]], Sequence[LedgerEntry]],
+    lineage: int,
+    *,
+    adopt: bool = False,
+) -> tuple[LedgerEntry, ...]:
     merged: tuple[LedgerEntry, ...] = ()
 
     def change(current: dict[str, Any] | None) -> dict[str, Any]:
         nonlocal merged
+        values = current or {}
+        documents.check_lineage(LEDGER_FILE, values, lineage)
         where = object_url(documents.store, LEDGER_FILE)
-        merged = merge_ledgers(ours, () if current is None else ledger_from_json(current, where=where))
-        return {**(current or {}), **ledger_to_json(merged)}
+        known = () if current is None else ledger_from_json(current, where=where)
+        merged = merge_ledgers(ours(known), known)
+        values = {**values, **ledger_to_json(merged)}
+        return with_lineage(values, lineage) if adopt else values
 
     documents.update(LEDGER_FILE, change)
     return merged
-
-
-def change_ledger(
-    documents: StoreDocuments, change: Callable[[LedgerEntry], LedgerEntry]
-) -> tuple[LedgerEntry, ...]:
-    """Change each erasure in the bucket, and return all; what a joined ledger takes back has no effect.
-
-    Raises
-    ------
-    CorruptionError, UnsupportedFormat, ColdStorageError
-    """
-    known = read_ledger(documents)
-    changed = tuple(map(change, known))
-    return known if changed == known else exchange_ledger(documents, changed)
 
 
 def read_ledger(documents: StoreDocuments) -> tuple[LedgerEntry, ...]:
@@ -64,6 +82,16 @@ def read_ledger(documents: StoreDocuments) -> tuple[LedgerEntry, ...]:
     """
     values = documents.read(LEDGER_FILE)
     return () if values is None else ledger_from_json(values, where=object_url(documents.store, LEDGER_FILE))
+
+
+def stored_values(store: ObjectStore) -> frozenset[str]:
+    """Return the names of all stored values.
+
+    Raises
+    ------
+    ColdStorageError
+    """
+    return frozenset(info.key for info in store.list(VALUES_FOLDER))
 
 
 def put_values(store: ObjectStore, erasure: LedgerEntry, data: bytes) -> None:
@@ -95,18 +123,22 @@ def get_values(store: ObjectStore, erasure: LedgerEntry) -> bytes:
         raise CorruptionError("the values of an open erasure are missing", where=where) from None
 
 
-def lost_values(documents: StoreDocuments) -> list[ObjectInfo]:
-    """Return stored values that no erasure in the ledger has: a call left them that was lost with its disk.
+def lost_values(documents: StoreDocuments) -> list[ObjectInfo | OldVersion]:
+    """Return stored values, and old versions of some, that no open erasure in the ledger has.
 
-    Young ones may be of a call whose ledger is still to come.
+    A call left them that was lost with its disk, or a process that died before it deleted them. Young ones may be of a call
+    whose ledger is still to come.
 
     Raises
     ------
     CorruptionError, UnsupportedFormat, ColdStorageError
     """
+    store = documents.store
     # Listed first: the ledger comes after the values.
-    found = list(documents.store.list(VALUES_FOLDER))
-    named = {item.values_name for item in read_ledger(documents)} if found else set()
+    found: list[ObjectInfo | OldVersion] = list(store.list(VALUES_FOLDER))
+    if isinstance(store, KeepsVersions):
+        found += store.old_versions(VALUES_FOLDER)
+    named = {item.values_name for item in read_ledger(documents) if item.is_open} if found else set()
     return [info for info in found if info.key not in named]
 
 
@@ -118,24 +150,26 @@ def sweep_lost_values(documents: StoreDocuments, before_seconds: float) -> None:
     CorruptionError, UnsupportedFormat, ColdStorageError
     """
     store = documents.store
-    doomed = [info.key for info in lost_values(documents) if info.modified_seconds < before_seconds]
+    lost = [info for info in lost_values(documents) if info.modified_seconds < before_seconds]
+    doomed = [info.key for info in lost if isinstance(info, ObjectInfo)]
     if doomed:
         store.delete(doomed)
-        _delete_versions(store, set(doomed))
+    if lost:
+        _delete_versions(store, {info.key for info in lost})
 
 
 def drop_values(store: ObjectStore, ledger: Sequence[LedgerEntry]) -> None:
-    """Delete the values of erasures that are done, and old versions of them.
+    """Delete the values of erasures that have ended, and old versions of them.
 
     Raises
     ------
     ColdStorageError
     """
-    done = {item.values_name for item in ledger if item.done_us is not None}
-    doomed = [info.key for info in store.list(VALUES_FOLDER) if info.key in done]
+    ended = {item.values_name for item in ledger if not item.is_open}
+    doomed = stored_values(store) & ended
     if doomed:
-        store.delete(doomed)
-    _delete_versions(store, done)
+        store.delete(sorted(doomed))
+    _delete_versions(store, ended)
 
 
 def _delete_versions(store: ObjectStore, keys: Collection[str]) -> None:

@@ -103,7 +103,7 @@ class StoreDocuments:
                 if not may_begin:
                     raise NoStore
                 self._check_vacant()
-                return _with_features(_with_lineage({"id": str(store_id)}, lineage), features)
+                return _with_features(with_lineage({"id": str(store_id)}, lineage), features)
             owner = self._id(current)
             if owner != store_id:
                 raise ConfigError(
@@ -199,14 +199,14 @@ class StoreDocuments:
 
         def change(current: dict[str, Any] | None) -> dict[str, Any]:
             if current is None:
-                return _with_lineage(topic, lineage)
+                return with_lineage(topic, lineage)
             if DELETED in current:
                 raise TopicNotFound(f"topic {topic['name']!r} ({topic['id']}) was deleted in the bucket")
             self.check_lineage(key, current, lineage)
             known, ours = current.get("schemas", []), topic["schemas"]
             if current.get("partitions", 0) > topic["partitions"] or known != ours[: len(known)]:
                 raise Fenced(f"{self._where(key)} has partitions or schemas that this store does not know")
-            return _with_lineage(topic, lineage)
+            return with_lineage(topic, lineage)
 
         self.update(key, change)
 
@@ -228,7 +228,7 @@ class StoreDocuments:
             if DELETED in current:
                 return current
             self.check_lineage(key, current, lineage)
-            return _with_lineage(current, lineage)
+            return with_lineage(current, lineage)
 
         return self.update(key, change)
 
@@ -401,6 +401,7 @@ class StoreDocuments:
         return value
 
     def check_lineage(self, key: str, values: dict[str, Any], lineage: int) -> None:
+        """Raise `Fenced` if a document belongs to a later lineage."""
         known = self._lineage(key, values)
         if known > lineage:
             raise Fenced(
@@ -412,7 +413,7 @@ class StoreDocuments:
         return object_url(self.store, key)
 
 
-def _with_lineage(values: dict[str, Any], lineage: int) -> dict[str, Any]:
+def with_lineage(values: dict[str, Any], lineage: int) -> dict[str, Any]:
     """Return `values` with a lineage; the first lineage is not written."""
     return {**values, LINEAGE: lineage} if lineage > 1 else values
 

@@ -107,7 +107,7 @@ def _erasures(watched: WatchedStore, now_us: int) -> Iterator[Sample]:
         known = () if ledger is None else ledger.read()
     except (TieredError, OSError):
         return
-    deadlines = [item.deadline_us for item in known if item.done_us is None]
+    deadlines = [item.deadline_us for item in known if item.is_open]
     yield Sample("tiered_erasures_open", len(deadlines))
     seconds = (min(deadlines) - now_us) / 1e6 if deadlines else float("inf")
     yield Sample("tiered_erasure_deadline_seconds", seconds)

@@ -27,13 +27,15 @@ class Erasure:
         entry: LedgerEntry,
         *,
         read: Callable[[], LedgerEntry],
-        waits_for: Callable[[], str],
+        waits_for: Callable[[LedgerEntry], str],
         pause: Callable[[float], None],
+        give_up: Callable[[LedgerEntry], LedgerEntry],
     ) -> None:
         self.entry = entry
         self._read = read
         self._waits_for = waits_for
         self._pause = pause
+        self._give_up = give_up
 
     @property
     def number(self) -> int:
@@ -46,8 +48,11 @@ class Erasure:
         return self.entry.topic
 
     @property
-    def state(self) -> Literal["rewriting", "sweeping", "done"]:
-        """``rewriting`` while manifests name such records, ``sweeping`` while anything else may hold them, ``done``."""
+    def state(self) -> Literal["rewriting", "sweeping", "done", "given up"]:
+        """``rewriting`` while manifests name such records, ``sweeping`` while anything else may hold them, ``done``.
+
+        ``given up``: its values were lost, and records may be left.
+        """
         return self.refresh().entry.state
 
     @property
@@ -60,8 +65,8 @@ class Erasure:
 
     @property
     def waits_for(self) -> str:
-        """What it waits for, as the last pass found; empty if none ran, or if it is done."""
-        return printable(self._waits_for())
+        """What it waits for, as the last pass found; empty if none ran, or if it has ended."""
+        return printable(self._waits_for(self.entry))
 
     def refresh(self) -> Erasure:
         """Read the ledger again, and return this erasure.
@@ -74,7 +79,7 @@ class Erasure:
         return self
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until it is done; return whether it is. Some process must run passes meanwhile.
+        """Wait until it is done or given up; return whether it is done. Some process must run passes meanwhile.
 
         Parameters
         ----------
@@ -86,12 +91,25 @@ class Erasure:
         StoreClosed
         """
         until = None if timeout is None else time.monotonic() + timeout
-        while self.refresh().entry.done_us is None:
+        while self.refresh().entry.is_open:
             left = _POLL_SECONDS if until is None else min(_POLL_SECONDS, until - time.monotonic())
             if left <= 0:
                 return False
             self._pause(left)
-        return True
+        return self.entry.done_us is not None
+
+    def give_up(self) -> None:
+        """Give it up, because its values are lost here and in the bucket: its records may stay for ever.
+
+        Erase the same values again to erase them. The bucket has to answer.
+
+        Raises
+        ------
+        ConfigError
+            It is done, or its values are there and passes carry it out.
+        ReadOnly, StoreLocked, Fenced, DiskFull, CorruptionError, UnsupportedFormat, ColdStorageError
+        """
+        self.entry = self._give_up(self.refresh().entry)
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values, without the erased ones."""
@@ -100,7 +118,7 @@ class Erasure:
             **entry.to_json(),
             "state": entry.state,
             "deadline": to_datetime(entry.deadline_us).isoformat(),
-            "waits_for": "" if entry.done_us is not None else self.waits_for,
+            "waits_for": self.waits_for if entry.is_open else "",
         }
 
     def __repr__(self) -> str:
