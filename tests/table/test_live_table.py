@@ -365,6 +365,25 @@ def test_a_head_that_is_missing_is_not_an_empty_partition(place: Place) -> None:
     assert place.publish().changed is False
 
 
+def test_a_partition_that_a_process_does_not_know_yet(place: Place) -> None:
+    """It read the topic before another process added the partition and published it: that is no missing head."""
+    place.append(range(10), tails=True)
+    place.publish()
+    before = place.topic.meta
+    place.topic.add_partitions(3)
+    place.topic.append(b"x", partition=2)
+    place.append(range(10, 12), tails=True)
+    place.publish(place.here())
+    late = place.another()
+    done = late.publish(before, tails=True, grace_seconds=DAY)
+    assert done is not None
+    assert (done.changed, done.whole, done.records) == (False, True, 13)
+    place.append(range(12, 14), tails=True)
+    done = late.publish(before, tails=True, grace_seconds=DAY)
+    assert done is not None
+    assert (done.changed, done.records, place.check()) == (True, 15, 15)
+
+
 @pytest.mark.parametrize("content", [b"", b"x", b"-1", b"1\n"])
 def test_a_hint_that_is_no_number(place: Place, content: bytes) -> None:
     """It is damage; a newline, as others write it, is not."""

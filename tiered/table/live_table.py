@@ -185,7 +185,10 @@ class LiveTable:
             since, whole = self._seconds(), self._transactions()
             if state.ranges is not None and whole is None:
                 since = state.confirmed
-            heads = self._heads(meta.partitions, since)
+            # Another process may have added partitions since this one read the topic.
+            heads = self._heads(
+                max([meta.partitions, *(1 + partition for partition in state.offsets)]), since
+            )
             if not heads:
                 return None
             following = self._next(state, meta, heads, tails, half_grace, whole)
