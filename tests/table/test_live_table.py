@@ -283,6 +283,37 @@ def test_a_folder_that_was_emptied_gets_a_table_anew(place: Place) -> None:
     assert place.check() == 10
 
 
+def test_a_folder_that_is_emptied_beside_a_running_writer(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by DROP TABLE of an engine: the writer notices that files are gone which it would name again, and --take mends it."""
+    monkeypatch.setattr(table_manifests, "CLOSED_OBJECTS", 4)
+    for start in range(0, 60, 10):
+        place.append(range(start, start + 10))
+        place.publish()
+    for file in place.folder.iterdir():
+        file.unlink()
+    place.append(range(60, 70))
+    for _ in range(2):
+        with pytest.raises(CorruptionError, match="lacks a file.* --take makes the next version"):
+            place.publish()
+    assert place.publish(take=True).records == 70
+    assert place.check() == 70
+    place.append(range(70, 80))
+    assert (place.publish().records, place.check()) == (80, 80)
+
+
+def test_a_hint_that_is_lost_beside_a_running_writer(place: Place) -> None:
+    place.append(range(10), tails=True)
+    place.publish()
+    (place.folder / "version-hint.text").unlink()
+    place.append(range(10, 20), tails=True)
+    assert place.publish().version == 2
+    assert (place.folder / "version-hint.text").read_text() == "2"
+    place.append(range(20, 30), tails=True)
+    assert (place.publish().version, place.check()) == (3, 30)
+
+
 def test_a_table_that_nothing_of_ours_is_left_of(place: Place) -> None:
     place.append(range(10), tails=True)
     place.publish()

@@ -202,7 +202,8 @@ class LiveTable:
             if self._folder.commit(following.version, encode_metadata(following.metadata, following.version)):
                 following.etag = self._folder.point_to(following.version, state.etag)
                 if following.etag is None:
-                    continue  # readers find a later version: of another writer, or none, if somebody changed the hint
+                    # Readers find a later version, of another writer, or none: somebody changed the hint, or emptied the folder.
+                    continue
                 self._state = following
                 return self._published(following, heads, tails, changed=True)
         raise ColdStorageError(
