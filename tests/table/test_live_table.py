@@ -283,11 +283,12 @@ def test_a_folder_that_was_emptied_gets_a_table_anew(place: Place) -> None:
     assert place.check() == 10
 
 
+@pytest.mark.parametrize("closed", [4, 500], ids=["manifests are gone", "old snapshots are gone"])
 def test_a_folder_that_is_emptied_beside_a_running_writer(
-    place: Place, monkeypatch: pytest.MonkeyPatch
+    place: Place, monkeypatch: pytest.MonkeyPatch, closed: int
 ) -> None:
     """As by DROP TABLE of an engine: the writer notices that files are gone which it would name again, and --take mends it."""
-    monkeypatch.setattr(table_manifests, "CLOSED_OBJECTS", 4)
+    monkeypatch.setattr(table_manifests, "CLOSED_OBJECTS", closed)
     for start in range(0, 60, 10):
         place.append(range(start, start + 10))
         place.publish()
