@@ -2,7 +2,8 @@
 
 ``python -m benchmarks.spark``; needs the extra ``spark``, and for S3 the network or a cache of Maven's, for the S3A connector.
 Each query runs once for each way, in turns: in a new session, and again once the JVM has compiled its code. Where rows are
-made in Python, a source that only decompresses them shows what can be had.
+made in Python, a source that only decompresses them shows what can be had. A query takes at least 16 seconds and, for each
+way, those of ``--warm``; standard error says how far it is.
 """
 
 from __future__ import annotations
@@ -10,21 +11,18 @@ from __future__ import annotations
 import argparse
 import json
 import multiprocessing
-import os
+import random
 import statistics
 import sys
 import tempfile
-import threading
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import boto3
 import pyspark
@@ -36,6 +34,7 @@ from tiered.spark import session, table
 from .bare_source import BareSource, prepare
 from .cases.cold import serve
 from .environment import environment
+from .spark_runs import Timed, timed
 from .spark_store import START_US, fill
 
 DOCS = Path(__file__).resolve().parent.parent / "docs" / "spark-benchmarks.md"
@@ -46,8 +45,6 @@ PLACES = {
     "s3": "A small S3 server on the same CPUs, all rows in the bucket; Parquet by S3A from the same server",
 }
 _COLD_SHARE = 0.95
-_PROCESSES = ("pyspark.daemon", "org.apache.spark.deploy.SparkSubmit")
-_SAMPLE_SECONDS = 0.05
 _SECONDS_MIN, _ROUNDS_MAX = 8.0, 5
 _PUBLISHED_TARGET = 0.95
 _TITLES = {
@@ -150,72 +147,6 @@ def _collect(frame: Any) -> None:
     frame.collect()
 
 
-def cpu_seconds(pattern: str) -> float:
-    """Return CPU time of processes whose command line has a text, and of their children that ended; 0 if unknown."""
-    ticks = 0
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            if pattern in (stat.parent / "cmdline").read_text():
-                ticks += sum(map(int, stat.read_text().rpartition(")")[2].split()[11:15]))
-        except OSError:
-            continue  # it ended meanwhile
-    return ticks / os.sysconf("SC_CLK_TCK")
-
-
-class Memory:
-    """The most memory of its own, MiB, that any process had whose command line has a text, while it is looked at."""
-
-    def __init__(self, pattern: str) -> None:
-        self.peak = 0.0
-        self._pattern = pattern
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._look, daemon=True)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._over.set()
-        self._thread.join()
-
-    def _look(self) -> None:
-        while not self._over.wait(_SAMPLE_SECONDS):
-            for status in Path("/proc").glob("[0-9]*/status"):
-                try:
-                    if self._pattern in (status.parent / "cmdline").read_text():
-                        held = status.read_text().partition("RssAnon:")[2].split()[:1]
-                        self.peak = max(self.peak, *(int(kib) / 1024 for kib in held))
-                except OSError:
-                    continue  # it ended meanwhile
-
-
-@dataclass(frozen=True, slots=True)
-class Timed:
-    """One run: seconds to make the frame, of the query, Python's share of its CPU time, MiB of the largest Python worker."""
-
-    made: float
-    asked: float
-    python: float
-    memory: float
-
-
-def timed(run: Run, frame: Callable[[], Any]) -> Timed:
-    """Make a frame, and ask it."""
-    start = time.perf_counter()
-    made = frame()
-    between = time.perf_counter()
-    before = [cpu_seconds(name) for name in _PROCESSES]
-    with Memory(_PROCESSES[0]) as memory:
-        run(made)
-        after = time.perf_counter()
-    # A process that ended takes its time along.
-    python, java = (max(0.0, cpu_seconds(name) - old) for name, old in zip(_PROCESSES, before, strict=True))
-    return Timed(between - start, after - between, python / max(python + java, 0.01), memory.peak)
-
-
 def ways(spark: Any, query: Query, places: Places) -> dict[str, Callable[[], Any]]:
     """Return each way to get the frame of a query."""
 
@@ -249,21 +180,32 @@ def ways(spark: Any, query: Query, places: Places) -> dict[str, Callable[[], Any
 
 
 def measure(
-    spark: Any, places: Places, rows: int, repeats: int, warm_seconds: float, wanted: Sequence[str] = ()
+    spark: Any,
+    places: Places,
+    rows: int,
+    repeats: int,
+    warm_seconds: float,
+    wanted: Sequence[str] = (),
+    only: Sequence[str] = (),
 ) -> list[dict[str, Any]]:
-    """Return the figures of every query, and its speeds while the session was new; of the `wanted` ways, or all."""
-    asked = [(query, ways(spark, query, places)) for query in queries(rows)]
+    """Return the figures of every query, and its speeds while the session was new; of the `wanted` ways, and `only` some queries."""
+    asked = [(query, ways(spark, query, places)) for query in queries(rows) if not only or query.name in only]
     for _, frames in asked:
         for name in [name for name in frames if wanted and name not in ("parquet", *wanted)]:
             del frames[name]
-    fresh = [_figures(query, frames, repeats) for query, frames in asked]
+    fresh = []
     for query, frames in asked:
+        _say(f"in a new session: {query.name}")
+        fresh.append(_figures(query, frames, repeats))
+    for query, frames in asked:
+        _say(f"warming up: {query.name}")
         for frame in frames.values():
             end = time.monotonic() + warm_seconds
             while time.monotonic() < end:
                 query.run(frame())
     found = []
     for (query, frames), before in zip(asked, fresh, strict=True):
+        _say(f"in a warm session: {query.name}")
         published = None if query.target is None else _PUBLISHED_TARGET
         targets = {"table": query.target, "source": query.source_target, "published": published}
         row = {"query": query.name, "target": targets}
@@ -273,20 +215,24 @@ def measure(
     return found
 
 
+def _say(text: str) -> None:
+    print(time.strftime("%H:%M:%S"), text, file=sys.stderr, flush=True)
+
+
 def _figures(query: Query, frames: dict[str, Callable[[], Any]], repeats: int) -> dict[str, Any]:
     for frame in frames.values():
         query.run(frame())
     runs: dict[str, list[Timed]] = {name: [] for name in frames}
     end = time.monotonic() + _SECONDS_MIN
-    order = deque(frames)
+    order, dice = list(frames), random.Random(0)
     # What takes a tenth of a second differs by a half from one time to the next.
     while len(runs["parquet"]) < repeats or (
         time.monotonic() < end and len(runs["parquet"]) < _ROUNDS_MAX * repeats
     ):
+        # What one way leaves to be collected is not always the same one's to bear.
+        dice.shuffle(order)
         for name in order:
             runs[name].append(timed(query.run, frames[name]))
-        # What one way leaves to be collected is not always the same one's to bear.
-        order.rotate()
     found = {}
     for name, times in runs.items():
         against = runs[_AGAINST.get(name, "parquet")]
@@ -316,9 +262,11 @@ def run(
     warm_seconds: float,
     memory: str,
     wanted: Sequence[str],
+    only: Sequence[str],
     folder: Path,
 ) -> list[dict[str, Any]]:
     """Fill a store, write the same rows as Parquet, run every query."""
+    _say(f"{place}: filling the stores")
     with ExitStack() as stack:
         options = {"spark.driver.memory": memory}
         own = folder / "published"
@@ -340,6 +288,7 @@ def run(
             }
         spark = session(**options)
         stack.callback(spark.stop)
+        _say("writing the same rows by Spark")
         for topic in ("records", "typed"):
             frame = table(spark, topic, places.store, **places.options)
             frame.write.option("compression", "zstd").parquet(f"{folder}/{topic}.parquet")
@@ -348,7 +297,7 @@ def run(
             spark.dataSource.register(BareSource)
         if place == "s3":
             upload(folder, endpoint)
-        return measure(spark, places, rows, repeats, warm_seconds, wanted)
+        return measure(spark, places, rows, repeats, warm_seconds, wanted, only)
 
 
 def _serve(stack: ExitStack, path: Path) -> Any:
@@ -389,7 +338,7 @@ def page(found: dict[str, list[dict[str, Any]]], rows: int, repeats: int, warm_s
         f"Written by `python -m benchmarks.spark --rows {rows} --repeats {repeats} --write-docs`: {machine}.",
         "",
         f"{rows:,} rows: `records` with a key of 16 bytes and a value of 100 bytes, and `typed` with ten columns. One session,",
-        "`local[*]`; every query by each way in turns, in an order that rotates, short ones up to five times as often, medians.",
+        "`local[*]`; every query by each way in turns, in a random order, short ones up to five times as often, medians.",
         "Seconds are those of making the frame + those of the query. `speed` is that of the query as a share of",
         "`spark.read.parquet` (zstd) of the same rows; `Python` is the share of CPU time that Python's processes had, and the",
         "most memory of its own that one of them held. Grouping and the sum are asked of `typed`; rows go to a sink that drops",
@@ -429,14 +378,20 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--ways", nargs="+", default=[], choices=_TITLES, help="beside Parquet (default: all)"
     )
+    parser.add_argument(
+        "--queries", nargs="+", default=[], choices=[query.name for query in queries(ROWS)], metavar="NAME",
+        help="of the page (default: all)",
+    )  # fmt: skip
     parser.add_argument("--memory", default="3g", help="of Spark's JVM")
     parser.add_argument("--json", action="store_true", help="print all figures instead of a table")
     parser.add_argument("--write-docs", action="store_true", help="write docs/spark-benchmarks.md")
     parser.add_argument("--folder", type=Path, help="where files go (default: the system's)")
     options = parser.parse_args(arguments)
-    if options.write_docs and (options.only or options.ways or options.row_groups != ROW_GROUPS):
+    if options.write_docs and (
+        options.only or options.ways or options.queries or options.row_groups != ROW_GROUPS
+    ):
         parser.error(
-            "the page is written from all places, of the default: leave --only, --ways and --row-groups out"
+            "the page is written from everything: leave --only, --ways, --queries and --row-groups out"
         )
     found = {}
     for place in [options.only] if options.only else PLACES:
@@ -447,6 +402,7 @@ def main(arguments: list[str] | None = None) -> int:
         ):
             given = (
                 options.rows, options.row_groups, options.repeats, options.warm, options.memory, options.ways,
+                options.queries,
             )  # fmt: skip
             found[place] = pool.submit(run, place, *given, Path(name)).result()
     text = page(found, options.rows, options.repeats, options.warm)

@@ -7,9 +7,8 @@ import statistics
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +18,13 @@ from pyiceberg.catalog.sql import SqlCatalog
 
 import tiered
 from tests.support.clock import Clock
-from tests.support.engines import TableEngine
 from tests.support.s3_server import S3Process, s3_process
 from tiered.cold.object_store.connect import open_object_store
 from tiered.cold.object_store.options import ColdOptions
 from tiered.engine.host import Host
 from tiered.policies.cost import S3_STANDARD, Requests
+
+from .table_reads import Asked, Scanned, requests_of, table_reads
 
 SCHEMA = pa.schema(
     [("user", pa.string()), ("amount", pa.int64()), ("page", pa.string()), ("at", pa.timestamp("us", "UTC"))]
@@ -34,6 +34,7 @@ DAY_MINUTES = 1440
 _ROWS = 100  # of a partition and a minute
 _FULL_PASS_MINUTES = 5
 _START_US = 1_750_000_000_000_000
+_HOUR_US = 3_600_000_000
 _KEYS = {"aws_access_key_id": "benchmark", "aws_secret_access_key": "benchmark", "region": "us-east-1"}
 
 
@@ -58,7 +59,7 @@ class Writer:
     is_metadata
         Whether a key is one of metadata.
     scan
-        What DuckDB reads the table by.
+        Returns how engines read its newest version.
     named
         Returns how many of its data files the newest version names; None if that is all of them.
     requests, publishing, cpu_seconds
@@ -69,7 +70,7 @@ class Writer:
     write: Callable[[int, list[pa.Table]], None]
     prefix: str
     is_metadata: Callable[[str], bool]
-    scan: str = ""
+    scan: Callable[[], Scanned]
     requests: Counter[str] = field(default_factory=Counter)
     publishing: Counter[str] = field(default_factory=Counter)
     cpu_seconds: float = 0.0
@@ -94,7 +95,7 @@ def day_lines(day: Day) -> list[str]:
                     writer.write(minute, parts)
                     writer.cpu_seconds += time.process_time() - cpu
                     writer.last_ms = [*writer.last_ms[-59:], (time.perf_counter() - begun) * 1000]
-                    writer.requests += Counter(_requests(server))
+                    writer.requests += requests_of(server.counts())
                 if minute % 60 == 59:
                     took = [round(writer.cpu_seconds) for writer in writers]
                     print(f"{minute + 1} minutes", took, file=sys.stderr, flush=True)
@@ -137,16 +138,20 @@ def _live(folder: Path, server: S3Process) -> tuple[Writer, Callable[[], None]]:
         if minute % _FULL_PASS_MINUTES == _FULL_PASS_MINUTES - 1:
             store.tierer.full_pass()
         store.tierer.tail_pass()
-        before = Counter(_requests(server))
+        before = requests_of(server.counts())
         assert not store.tierer.tables.run().problems
-        writer.publishing += Counter(_requests(server)) - before
-        writer.scan = f"iceberg_scan('{topic.table().location}')" if not writer.scan else writer.scan
+        writer.publishing += requests_of(server.counts()) - before
+
+    def scan() -> Scanned:
+        location = topic.table().location
+        return Scanned(f"iceberg_scan('{location}')", "iceberg", _in_spark(location))
 
     writer = Writer(
         "live table, with the log",
         write,
         "live/",
         lambda key: "/table/" in key or not key.endswith(".parquet"),
+        scan,
     )
     writer.named = lambda: topic.table().objects
     return writer, store.close
@@ -166,7 +171,7 @@ def _delta(server: S3Process) -> Writer:
         write,
         "delta/",
         lambda key: "_delta_log" in key,
-        "delta_scan('s3://bucket/delta')",
+        lambda: Scanned("delta_scan('s3://bucket/delta')", "delta", "s3a://bucket/delta"),
     )
 
 
@@ -185,10 +190,16 @@ def _pyiceberg(folder: Path, server: S3Process) -> Writer:
 
     def write(_: int, parts: list[pa.Table]) -> None:
         table.append(_with_partition(parts))
-        writer.scan = f"iceberg_scan('{table.metadata_location}')"
 
-    writer = Writer("pyiceberg", write, "iceberg/", lambda key: "/metadata/" in key)
-    return writer
+    def scan() -> Scanned:
+        file = table.metadata_location
+        return Scanned(f"iceberg_scan('{file}')", "iceberg", _in_spark(file))
+
+    return Writer("pyiceberg", write, "iceberg/", lambda key: "/metadata/" in key, scan)
+
+
+def _in_spark(url: str) -> str:
+    return url.replace("s3://", "s3a://", 1)
 
 
 def _with_partition(parts: list[pa.Table]) -> pa.Table:
@@ -207,15 +218,16 @@ def _table(day: Day, server: S3Process, writers: list[Writer], rows: int) -> lis
         (
             f"{rows:,} rows of {len(SCHEMA)} columns, {PARTITIONS * _ROWS} a minute, published each minute. Requests and dollars are those of "
             "all that was written, by the list prices of S3. Nothing was swept, vacuumed or expired: that is a later day's. "
-            "*Written* is the CPU of all minutes, *last* the wall time of one minute near the end. Reads are "
-            "medians of three: all columns of all rows, and a sum over a partition and an hour."
+            "*Written* is the CPU of all minutes, *last* the wall time of one minute near the end. Reads are medians of "
+            "three after one that is not timed, each of the newest version: all columns of all rows, and a sum over a partition "
+            "and an hour. Spark runs on one processor, with the runtimes of Iceberg and of Delta."
             + (f" A whole day has {DAY_MINUTES:,} minutes." if day.minutes < DAY_MINUTES else "")
         ),
         "",
         "| | " + " | ".join(writer.name for writer in writers) + " |",
         "| --- |" + " ---: |" * len(writers),
     ]
-    figures: list[Mapping[str, str]] = []
+    figures: list[dict[str, str]] = []
     for writer in writers:
         listed = list(store.list(writer.prefix))
         metadata = [info for info in listed if writer.is_metadata(info.key)]
@@ -243,47 +255,12 @@ def _table(day: Day, server: S3Process, writers: list[Writer], rows: int) -> lis
                 "last: a minute's write": f"{statistics.median(writer.last_ms):.0f} ms",
             }
         )
-    for name, read in _reads(server, writers, rows):
-        for writer, found in zip(writers, figures, strict=True):
-            found[name] = read[writer.name]  # type: ignore[index]
+    asked = Asked(rows, min(rows // PARTITIONS, 60 * _ROWS), _START_US + _HOUR_US)
+    for name, cells in table_reads(server, [writer.scan() for writer in writers], asked):
+        for found, cell in zip(figures, cells, strict=True):
+            found[name] = cell
     lines += [f"| {name} | " + " | ".join(found[name] for found in figures) + " |" for name in figures[0]]
     return [*lines, ""]
-
-
-def _reads(server: S3Process, writers: list[Writer], rows: int) -> list[tuple[str, dict[str, str]]]:
-    engine = TableEngine("duckdb")
-    host = server.url.removeprefix("http://")
-    engine.execute("SET enable_external_file_cache = false")
-    engine.execute(
-        "CREATE SECRET s3 (TYPE s3, KEY_ID 'benchmark', SECRET 'benchmark', REGION 'us-east-1', "
-        f"ENDPOINT '{host}', URL_STYLE 'path', USE_SSL false)"
-    )
-    hour = datetime.fromtimestamp(_START_US / 1e6, UTC).isoformat()
-    whole = 'SELECT count(*), count("user"), sum(amount), max(page), epoch_us(max("at")) FROM '
-    some = f'SELECT count(*), sum(amount) FROM {{}} WHERE "partition" = 1 AND "at" < TIMESTAMPTZ \'{hour}\' + INTERVAL 1 HOUR'
-    found = []
-    for name, statement in (("DuckDB: all", whole + "{}"), ("DuckDB: filtered sum", some)):
-        seconds, asked = {}, {}
-        for writer in writers:
-            taken = []
-            server.reset()
-            for number in range(3):
-                begun = time.perf_counter()
-                answer = engine.execute(statement.format(writer.scan))
-                taken.append(time.perf_counter() - begun)
-                if not number:
-                    asked[writer.name] = f"{sum(_requests(server).values()):,}"
-                assert answer[0][0] == (
-                    rows if statement.startswith(whole) else min(rows // 3, 60 * _ROWS)
-                ), answer
-            seconds[writer.name] = f"{statistics.median(taken):.2f} s"
-        found += [(name, seconds), (f"{name}, requests of the first", asked)]
-    engine.close()
-    return found
-
-
-def _requests(server: S3Process) -> dict[str, int]:
-    return {name: count for name, count in server.counts().items() if not name.startswith("bytes")}
 
 
 def _mib(size: int) -> str:

@@ -232,6 +232,11 @@ def test_topics_that_cannot_have_their_table(tmp_path: Path) -> None:
     found = check()
     assert "topic nested gets no table: an Iceberg table cannot have these columns" in found
     assert "1 warning" in found
+    with tiered.open(tmp_path / "data") as store:
+        store.create_topic("files", schema=pa.schema([("_file", pa.string()), ("_row_id", pa.int64())]))
+    found = check()
+    assert "in the table of topic files, Spark does not read the columns _file, _row_id" in found
+    assert "2 warnings" in found
 
 
 def test_topics_that_cannot_be_compacted(tmp_path: Path) -> None:

@@ -15,14 +15,16 @@ import pyarrow.compute as pc
 import tiered
 from tests.support.engines import TableEngine
 from tests.support.faulty_store import FaultyStore
-from tests.support.log_history import PARTITIONS, Days, LogHistory, Moment
+from tests.support.log_history import Days, LogHistory, Moment
 from tests.support.stores import handle_of, stepwise
 from tests.support.table_reader import check_whole, folder_of, load, newest, offsets
 from tiered.cold.manifest.partition_manifest import PartitionManifest
 from tiered.errors import ColdStorageError
+from tiered.format.topic_meta import TopicMeta
 from tiered.table.live_table import LiveTable
 
 DAY = 86_400.0
+PARTITIONS_MAX = 4
 KEYS = [f"key-{number}" for number in range(24)]
 FIRST = pa.schema([("key", pa.string()), ("n", pa.int64()), ("gone", pa.bool_())])
 LATER = [
@@ -60,6 +62,8 @@ class TableHistory(LogHistory):
 
     Attributes
     ----------
+    meta
+        The topic as it was at the last publication.
     seen, read
         The version that pyiceberg has read, and the number of the one that engines have: none is read twice, but after a sweep.
     compared
@@ -74,6 +78,7 @@ class TableHistory(LogHistory):
     ) -> None:
         self.engines = engines
         self.publishers: list[LiveTable | None] = [None, None, None]
+        self.meta: TopicMeta | None = None
         self.seen: Version | None = None
         self.read = 0
         self.swept = False
@@ -102,6 +107,16 @@ class TableHistory(LogHistory):
             self.topic.add_columns(pa.schema(more))
             self.schema = self.topic.schema
 
+    def add_partition(self) -> None:
+        """A topic that is compacted keeps its partitions, as the records of a key must stay together."""
+        compacted = self.settings.policy_for("t").compact_keys.after is not None
+        if not compacted and self.topic.meta.partitions < PARTITIONS_MAX:
+            self.topic.add_partitions(self.topic.meta.partitions + 1)
+            self.moments.clear()  # a restore leaves the partition, without records
+
+    def partition_of(self, _row: dict[str, Any]) -> int:
+        return self.dice.randrange(self.topic.meta.partitions)
+
     def erase(self) -> None:
         self.topic.erase(self.dice.sample(KEYS, self.dice.choice([1, 2])))
         self.clock.advance(1)
@@ -112,7 +127,7 @@ class TableHistory(LogHistory):
         if self.dice.random() < 0.5:
             self.store.tierer.tail_pass()
         else:
-            self.store.tierer.tails.publish(self.topic.meta, self.dice.randrange(PARTITIONS))
+            self.store.tierer.tails.publish(self.topic.meta, self.dice.randrange(self.topic.meta.partitions))
 
     def tier(self) -> None:
         super().tier()
@@ -128,14 +143,17 @@ class TableHistory(LogHistory):
         self.check_table()
 
     def publish(self) -> None:
-        """By one of several processes, now and then by one that a fault of the bucket ends."""
+        """By one of several processes, now and then by one that a fault of the bucket ends, or that read the topic before."""
         at = self.dice.randrange(3)
         live = self.publishers[at]
         if live is None or self.dice.random() < 0.2:
             live = self.publishers[at] = self._publisher()
-        done = None
+        done, meta = None, self.topic.meta
+        known, self.meta = self.meta or meta, meta
         try:
-            done = live.publish(self.topic.meta, tails=self.dice.random() < 0.8, grace_seconds=DAY)
+            done = live.publish(
+                self.dice.choice([meta, meta, known]), tails=self.dice.random() < 0.8, grace_seconds=DAY
+            )
         except ColdStorageError:
             self.publishers[at] = None
         self.check_table(is_new=done is not None)

@@ -19,8 +19,9 @@ from tests.support.log_history import Days
 from tests.table.table_history import TableHistory
 
 ACTIONS = {
-    "append": 6, "append_batch": 2, "transact": 2, "add_columns": 1, "roll": 4, "ship": 5, "tier": 6, "publish": 8,
-    "erase": 1, "sweep": 2, "delete_before": 2, "restart": 1, "killed": 2, "restore": 1, "remember": 2, "go_back": 1,
+    "append": 6, "append_batch": 2, "transact": 2, "add_columns": 1, "add_partition": 1, "roll": 4, "ship": 5,
+    "tier": 6, "publish": 8, "erase": 1, "sweep": 2, "delete_before": 2, "restart": 1, "killed": 2, "restore": 1,
+    "remember": 2, "go_back": 1,
 }  # fmt: skip
 
 

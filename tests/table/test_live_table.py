@@ -283,6 +283,38 @@ def test_a_folder_that_was_emptied_gets_a_table_anew(place: Place) -> None:
     assert place.check() == 10
 
 
+@pytest.mark.parametrize("closed", [4, 500], ids=["manifests are gone", "old snapshots are gone"])
+def test_a_folder_that_is_emptied_beside_a_running_writer(
+    place: Place, monkeypatch: pytest.MonkeyPatch, closed: int
+) -> None:
+    """As by DROP TABLE of an engine: the writer notices that files are gone which it would name again, and --take mends it."""
+    monkeypatch.setattr(table_manifests, "CLOSED_OBJECTS", closed)
+    for start in range(0, 60, 10):
+        place.append(range(start, start + 10))
+        place.publish()
+    for file in place.folder.iterdir():
+        file.unlink()
+    place.append(range(60, 70))
+    for _ in range(2):
+        with pytest.raises(CorruptionError, match="lacks a file.* --take makes the next version"):
+            place.publish()
+    assert place.publish(take=True).records == 70
+    assert place.check() == 70
+    place.append(range(70, 80))
+    assert (place.publish().records, place.check()) == (80, 80)
+
+
+def test_a_hint_that_is_lost_beside_a_running_writer(place: Place) -> None:
+    place.append(range(10), tails=True)
+    place.publish()
+    (place.folder / "version-hint.text").unlink()
+    place.append(range(10, 20), tails=True)
+    assert place.publish().version == 2
+    assert (place.folder / "version-hint.text").read_text() == "2"
+    place.append(range(20, 30), tails=True)
+    assert (place.publish().version, place.check()) == (3, 30)
+
+
 def test_a_table_that_nothing_of_ours_is_left_of(place: Place) -> None:
     place.append(range(10), tails=True)
     place.publish()
@@ -363,6 +395,25 @@ def test_a_head_that_is_missing_is_not_an_empty_partition(place: Place) -> None:
             place.publish(live)
     head.with_suffix(".away").rename(head)
     assert place.publish().changed is False
+
+
+def test_a_partition_that_a_process_does_not_know_yet(place: Place) -> None:
+    """It read the topic before another process added the partition and published it: that is no missing head."""
+    place.append(range(10), tails=True)
+    place.publish()
+    before = place.topic.meta
+    place.topic.add_partitions(3)
+    place.topic.append(b"x", partition=2)
+    place.append(range(10, 12), tails=True)
+    place.publish(place.here())
+    late = place.another()
+    done = late.publish(before, tails=True, grace_seconds=DAY)
+    assert done is not None
+    assert (done.changed, done.whole, done.records) == (False, True, 13)
+    place.append(range(12, 14), tails=True)
+    done = late.publish(before, tails=True, grace_seconds=DAY)
+    assert done is not None
+    assert (done.changed, done.records, place.check()) == (True, 15, 15)
 
 
 @pytest.mark.parametrize("content", [b"", b"x", b"-1", b"1\n"])

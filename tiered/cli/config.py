@@ -27,7 +27,7 @@ from ..settings.provenance import (
     resolved_policy,
 )
 from ..settings.settings import Settings, Sources, dotted
-from ..table.schema import iceberg_schema
+from ..table.schema import METADATA_COLUMNS, iceberg_schema
 from ..table.table_sql import table_identifier
 from ..warm.bucket_binding import COLD_FILE, BucketBinding, read_binding
 from .options import (
@@ -163,7 +163,7 @@ def _check_tables(settings: Settings) -> None:
 
 
 def _unfit_topics(settings: Settings) -> Iterator[str]:
-    """Yield a line for each topic of the store that cannot have the table that its policy wants.
+    """Yield a line for each topic of the store that cannot have the table that its policy wants, or not in every engine.
 
     Raises
     ------
@@ -192,6 +192,11 @@ def _unfit_topics(settings: Settings) -> Iterator[str]:
             iceberg_schema(schema)
         except SchemaMismatch as error:
             yield f"topic {topic} gets no table: {error}"
+        if reserved := [name for name in schema.names if name in METADATA_COLUMNS]:
+            yield (
+                f"in the table of topic {topic}, Spark does not read the columns {', '.join(reserved)}: Iceberg has columns "
+                "of its own by these names"
+            )
         other = names.setdefault(table_identifier(topic), topic)
         if other != topic:
             raise ConfigError(

@@ -63,7 +63,7 @@ class IcebergCatalog:
         self._published: set[UUID] = set()
 
     def answer(self, method: str, path: str, known: str | None = None) -> CatalogAnswer:
-        """CatalogAnswer a request; errors are answers, too.
+        """Answer a request; errors are answers, too.
 
         Parameters
         ----------

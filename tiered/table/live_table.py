@@ -185,7 +185,10 @@ class LiveTable:
             since, whole = self._seconds(), self._transactions()
             if state.ranges is not None and whole is None:
                 since = state.confirmed
-            heads = self._heads(meta.partitions, since)
+            # Another process may have added partitions since this one read the topic.
+            heads = self._heads(
+                max([meta.partitions, *(1 + partition for partition in state.offsets)]), since
+            )
             if not heads:
                 return None
             following = self._next(state, meta, heads, tails, half_grace, whole)
@@ -199,7 +202,8 @@ class LiveTable:
             if self._folder.commit(following.version, encode_metadata(following.metadata, following.version)):
                 following.etag = self._folder.point_to(following.version, state.etag)
                 if following.etag is None:
-                    continue  # readers find a later version: of another writer, or none, if somebody changed the hint
+                    # Readers find a later version, of another writer, or none: somebody changed the hint, or emptied the folder.
+                    continue
                 self._state = following
                 return self._published(following, heads, tails, changed=True)
         raise ColdStorageError(
@@ -217,15 +221,9 @@ class LiveTable:
         url = self._folder.url(state.version)
         commits = {partition: head.commit_id for partition, head in heads.items()}
         offsets = {partition: (start, end) for partition, (start, end, _) in state.offsets.items()}
+        manifests = state.manifests
         return Published(
-            state.version,
-            url,
-            changed,
-            whole,
-            state.manifests.objects,
-            state.manifests.records,
-            commits,
-            offsets,
+            state.version, url, changed, whole, manifests.objects, manifests.records, commits, offsets
         )
 
     # -- the last version ------------------------------------------------------------------------
@@ -242,6 +240,8 @@ class LiveTable:
             try:
                 if self._read_version(state, version, take=take):
                     state.is_ours = version == pointer.version
+                    if not pointer.hint:
+                        self._check_lists(state.metadata, version)
                 break
             except ForeignCommit:
                 if not take:
@@ -283,6 +283,17 @@ class LiveTable:
             )
         state.metadata = metadata
         return True
+
+    def _check_lists(self, metadata: Any, version: int) -> None:
+        """Where the hint is gone, somebody may have emptied the folder: check the lists of old snapshots, too."""
+        there = {info.key for info in self._store.list(self._folder.prefix)}
+        for snapshot in metadata.snapshots:
+            if self._files.key(snapshot.manifest_list) not in there:
+                where = self._folder.url(version)
+                raise CorruptionError(
+                    f"the newest version of a table lacks a file ({snapshot.manifest_list}); {TAKE}",
+                    where=where,
+                )
 
     # -- the next version ------------------------------------------------------------------------
 

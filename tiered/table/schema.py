@@ -16,6 +16,11 @@ OFFSET_ID, TIMESTAMP_ID = 1, 2  # as in `cold.parquet.layout.with_field_ids`
 PARTITION_ID = 1_000_000_000
 """Field id of the column ``partition``, above those of columns that a topic may get later."""
 
+METADATA_COLUMNS = frozenset(
+    {"_file", "_pos", "_deleted", "_spec_id", "_partition", "_row_id", "_last_updated_sequence_number"}
+)
+"""Names of Iceberg's metadata columns: Spark fails where a query selects a column of a table that has one of them."""
+
 _PARTITION_FIELD_ID = 1000  # Iceberg's first id of a partition field
 
 

@@ -160,7 +160,9 @@ class TableFolder:
         raise ColdStorageError(f"outcome unknown: {self.url(version)} ({failure})", retryable=True)
 
     def point_to(self, version: int, etag: str | None) -> str | None:
-        """Move the pointer to a committed version, unless it is there or beyond; return its ETag, or None if it is beyond.
+        """Move the pointer to a committed version, unless it is there or beyond; return its ETag.
+
+        None: the pointer is beyond, or the hint that was there is gone, and other files may be as well.
 
         Parameters
         ----------
@@ -172,6 +174,7 @@ class TableFolder:
         CorruptionError, ColdStorageError
         """
         failure: ColdStorageError | None = None
+        had_hint = etag is not None
         for attempt in range(_ATTEMPTS):
             if attempt:
                 self._sleep(0.1 * 2**attempt)
@@ -185,6 +188,8 @@ class TableFolder:
             hinted = self._read_hint()
             if hinted is not None and hinted[0] >= version:
                 return hinted[1] if hinted[0] == version else None
+            if hinted is None and had_hint:
+                return None
             etag = hinted[1] if hinted else None
         raise ColdStorageError(
             f"outcome unknown: {object_url(self.store, self._hint_key)} ({failure})", retryable=True
