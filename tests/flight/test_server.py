@@ -11,11 +11,12 @@ import subprocess
 import threading
 import weakref
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
+from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.flight as fl
@@ -482,6 +483,28 @@ def test_an_error_of_the_engine_is_not_shown_to_clients(
         remote.topics()
     assert "business" not in str(caught.value)
     assert "business" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "odd", [0, 1.5, True, "x", [], [0], {"0": [0]}, {"0": {}}, {"x": [0, 1]}, {"0": [0, None]}], ids=repr
+)
+@pytest.mark.parametrize(
+    ("action", "name"),
+    [("commit_consumer", "offsets"), ("commit_consumer", "unmoved"), ("wait_any", "offsets"),
+     ("commit_transaction", "moves"), ("commit_transaction", "parts"), ("commit", "staged"), ("snapshot", "topics")],
+)  # fmt: skip
+def test_arguments_of_another_kind_are_no_error_of_the_engine(
+    remote: Any, caplog: pytest.LogCaptureFixture, action: str, name: str, odd: Any
+) -> None:
+    """A client of another release can send them; in the log, each would be a defect of the server."""
+    remote.create_topic("odd", exist_ok=True)
+    right = {
+        "topic": "odd", "consumer": "c", "session": str(uuid4()), "offsets": {"7": 0}, "seconds": 0, "query": "q", "batch": 0,
+        "parts": [], "moves": [],
+    }  # fmt: skip
+    with suppress(tiered.ConfigError, tiered.TopicNotFound, tiered.Fenced):
+        remote.connection.action(action, {**right, name: odd})
+    assert "Traceback" not in caplog.text
 
 
 def test_a_server_that_closes_is_away_and_no_closed_store(server: Any) -> None:

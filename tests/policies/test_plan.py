@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -378,6 +379,43 @@ def test_a_nearly_full_disk_evicts_the_oldest_of_all_partitions() -> None:
     assert result.actions[0].reason == "25KiB of disk free < local_retention.free_disk 50KiB"
     assert kinds(plan(replace(facts, disk_free_bytes=50 << 10), INERT)) == []
     assert kinds(plan(apply(facts, result.actions, NOW), INERT)) == []
+
+
+def test_on_a_short_disk_large_active_segments_are_sealed_as_far_as_is_needed() -> None:
+    """Nothing else of them ever leaves: with many partitions they fill a disk before one of them is due."""
+
+    def part(number: int, mib: int) -> PartitionFacts:
+        size = {"local_bytes": mib << 20, "partition": number}
+        return partition(active(10 * number, 0, 30, **size), partition=number)
+
+    policy = rules(
+        offload=OffloadRule(after=HOUR, tail_interval=None),
+        local_retention=LocalRetention(free_disk=Floor(bytes=100 << 20)),
+    )
+    facts = store(
+        part(1, 20), part(2, 50), part(3, 1), part(4, 30), disk_total_bytes=1 << 30, disk_free_bytes=30 << 20
+    )
+    sealed = [(item.kind, item.partition) for item in plan(facts, policy).actions]
+    assert sorted(sealed) == [("seal", 2), ("seal", 4)]
+    assert plan(facts, policy).actions[0].reason == "30MiB of disk free < local_retention.free_disk 100MiB"
+    after = apply(facts, plan(facts, policy).actions, NOW)
+    assert [item.kind for item in plan(after, policy).actions] == ["offload"] * 2, "what is on its way counts"
+
+
+def test_on_a_short_disk_an_active_segment_that_would_not_leave_or_is_small_stays() -> None:
+    large, floor = {"local_bytes": 50 << 20}, LocalRetention(free_disk=Floor(bytes=100 << 20))
+    short: dict[str, Any] = {"disk_total_bytes": 1 << 30, "disk_free_bytes": 1 << 20}
+    facts = store(partition(active(1, 0, 30, **large)), **short)
+    for change in (
+        {"offload": OffloadRule(after=None, tail_interval=None)},
+        {"pin": Pin(topic=True)},
+        {"pin": Pin(age=HOUR)},
+    ):
+        assert kinds(plan(facts, rules(local_retention=floor, **change))) == []
+    here = rules(offload=OffloadRule(after=HOUR, tail_interval=None), local_retention=floor)
+    assert kinds(plan(replace(facts, has_cold=False), here)) == []
+    small = store(partition(active(1, 0, 30, local_bytes=(1 << 20) - 1)), **short)
+    assert kinds(plan(small, here)) == []
 
 
 # -- compress ------------------------------------------------------------------------------------

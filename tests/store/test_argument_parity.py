@@ -99,6 +99,33 @@ def test_numbers_beyond_every_offset(topic: Any, large: Any) -> None:
     "odd", [5.0, np.array(5), object()], ids=["float", "array without a dimension", "object"]
 )
 def test_what_cannot_be_gone_through_is_no_list(topic: Any, odd: Any) -> None:
-    for asked in ({"columns": odd}, {"partitions": odd}):
+    for asked in ({"columns": odd}, {"partitions": odd}, {"filter": ("value", "in", odd)}):
         with pytest.raises(tiered.ConfigError):
             topic.scan(**asked)
+    with pytest.raises(tiered.SchemaMismatch):
+        topic.append_many(odd)
+    with pytest.raises(tiered.ConfigError, match="snapshot takes a list of topics"):
+        topic.store.snapshot(odd)
+
+
+@pytest.mark.parametrize("odd", [None, 5, b"t", [], object()], ids=["None", "int", "bytes", "list", "object"])
+def test_a_transaction_takes_topics_and_consumers(topic: Any, odd: Any) -> None:
+    """What is neither is refused, and what the transaction had is committed."""
+    with topic.store.transaction() as transaction:
+        transaction.append(topic, b"two")
+        for call in (
+            lambda: transaction.append(odd, b"three"),
+            lambda: transaction.append_many(odd, [b"three"]),
+            lambda: transaction.append_batch(odd, {"value": [b"three"]}),
+        ):
+            with pytest.raises(tiered.ConfigError, match="takes a topic or its name, not"):
+                call()
+        with pytest.raises(tiered.ConfigError, match="takes a consumer, not"):
+            transaction.commit_position(odd)
+    assert [record.value for record in topic.read()] == [b"one", b"two"]
+
+
+@pytest.mark.parametrize("large", [2**63, 2**64, 10**30], ids=repr)
+def test_a_poll_for_more_than_any_log_has(topic: Any, large: int) -> None:
+    topic.flush()
+    assert sum(batch.num_rows for batch in topic.consumer("c").poll(0, large)) == 1

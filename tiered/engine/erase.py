@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from ..base.caller import whoami
+from ..base.iterables import can_iterate
 from ..base.units import to_us
 from ..errors import ConfigError, SchemaMismatch
 from ..format.document import ERASURES_FEATURE
@@ -94,7 +95,7 @@ def erased_column(topic: TopicShape, column: str | None) -> pa.Field:
 
 
 def _values(field: pa.Field, given: Iterable[object]) -> pa.Array:
-    if isinstance(given, (str, bytes)) or not isinstance(given, Iterable):
+    if isinstance(given, (str, bytes)) or not can_iterate(given):
         raise ConfigError(f"an erasure takes a list of values, not {given!r:.80}")
     listed = _listed(given)
     values = list(dict.fromkeys(stored_values(field, [value for value in listed if value is not None])))

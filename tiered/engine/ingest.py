@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
+from ..base.iterables import can_iterate
 from ..errors import SchemaMismatch
 from ..format.block_rows import ROWS_BYTES_MAX, BlockRows, split
 from ..format.record import check_record_size, key_bytes, partition_of
@@ -206,7 +207,7 @@ def add_null_columns(body: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 def record_lists(records: Iterable[Any], rows_max: int) -> Iterator[list[Any]]:
     """Divide an iterable into lists of at most `rows_max` records."""
-    if isinstance(records, (bytes, str, Mapping)) or not isinstance(records, Iterable):
+    if isinstance(records, (bytes, str, Mapping)) or not can_iterate(records):
         raise SchemaMismatch(f"append_many takes an iterable of records, not one {type(records).__name__}")
     if isinstance(records, list):
         for start in range(0, len(records), rows_max):

@@ -125,7 +125,8 @@ class LocalRetention(_Rule):
     """Evict offloaded segments that have ``age``, or exceed ``bytes`` together.
 
     While the disk has less free room than ``free_disk``, a size or a share such as ``"5%"``, evict the oldest segments of
-    all topics. Segments that are not offloaded always stay.
+    all topics. If those would not make the room, the largest active segments are sealed, from 1 MiB on, so that they leave
+    next. Segments that are not offloaded always stay.
     """
 
     # Without a floor a full disk stops appends, so "off" for the whole table leaves `free_disk` as it is.

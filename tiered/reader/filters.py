@@ -22,6 +22,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.types as pt
 
+from ..base.iterables import can_iterate
 from ..errors import ConfigError, SchemaMismatch
 from ..format.predicate import And, Comparison, In, IsNull, Not, Or, Predicate, leaves
 from ..format.schema import row_schema
@@ -157,7 +158,11 @@ def stored_values(field: pa.Field, values: Collection[Any]) -> tuple[Any, ...]:
 
 def _values(given: tuple[Any, ...]) -> Collection[Any]:
     values = given[2]
-    if isinstance(values, (str, bytes, Mapping)) or not isinstance(values, Collection):
+    if (
+        isinstance(values, (str, bytes, Mapping))
+        or not isinstance(values, Collection)
+        or not can_iterate(values)
+    ):
         raise ConfigError(f"{given[1]!r} takes a list of values, not {_short(values)}")
     return values
 

@@ -66,7 +66,7 @@ from ..warm.catalog import (
 )
 from ..warm.erasure_ledger import ErasureLedger
 from ..warm.file_lock import FileLock
-from ..warm.filesystem import FileSystem, write_atomically
+from ..warm.filesystem import FileSystem, read_whole, write_atomically
 from ..warm.mount_check import check_local
 from ..warm.partition_directory import write_lineage, write_start_offset
 from ..warm.segment_writer import SegmentWriter
@@ -287,7 +287,7 @@ class _Restore:
         """
         path = self._root / RESTORING_FILE
         try:
-            mark = decode_document(path.read_bytes(), where=str(path))
+            mark = decode_document(read_whole(path), where=str(path))
         except FileNotFoundError:
             return None
         at_us = mark.get("at_us")

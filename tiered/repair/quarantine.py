@@ -9,7 +9,7 @@ from uuid import UUID, uuid4
 
 from ..reader.tiers import Tiers
 from ..tiering.claims import Claims
-from ..warm.filesystem import FileSystem
+from ..warm.filesystem import FileSystem, read_whole
 
 PREFIX = ".damaged-"
 
@@ -33,7 +33,7 @@ def aside_name(path: Path) -> Path:
 def copy_aside(fs: FileSystem, path: Path) -> str:
     """Copy a small damaged file durably before it is replaced; return the path, or ``""`` if there is no file."""
     try:
-        data = path.read_bytes()
+        data = read_whole(path)
     except FileNotFoundError:
         return ""
     target = aside_name(path)

@@ -24,7 +24,6 @@ from ..engine.read import refresh, whole_snapshots
 from ..engine.topics import remove_topic
 from ..errors import (
     ColdStorageError,
-    ConfigError,
     InvalidName,
     ReadOnly,
     StoreClosed,
@@ -64,7 +63,7 @@ from ..warm.file_lock import FileLock
 from ..warm.filesystem import DiskErrors
 from .interface.erasure import Erasure
 from .interface.server import Server
-from .interface.snapshot import Snapshot, check_handle
+from .interface.snapshot import Snapshot, check_handle, check_topics
 from .interface.store import Store
 from .interface.topic import Topic
 from .local_erasure import erasure_of
@@ -345,8 +344,7 @@ class LocalStore(Store):
         return LocalTransaction(self.open_topics, self.commits, name, session)
 
     def snapshot(self, topics: Iterable[str | Topic]) -> Snapshot:
-        if isinstance(topics, str | Topic):
-            raise ConfigError(f"snapshot takes a list of topics, not {topics!r}")
+        check_topics(topics)
         chosen = []
         for item in topics:
             chosen.append(self.topic(item.name if isinstance(item, Topic) else item))

@@ -13,6 +13,7 @@ from ..format.document import decode_document
 from ..format.topic_meta import TopicMeta
 from ..warm.bucket_binding import COLD_FILE, read_binding
 from ..warm.catalog import STORE_FILE, TOPIC_FILE, TOPICS_DIRECTORY, deletions
+from ..warm.filesystem import read_whole
 from .findings import Findings
 from .report import Item, Problem
 
@@ -23,7 +24,7 @@ def check_store_document(root: Path, findings: Findings) -> UUID | None:
     store_id = None
     with findings.guard(Item.DOCUMENT, str(path), position=0):
         try:
-            store_id = _id(decode_document(path.read_bytes(), where=str(path)))
+            store_id = _id(decode_document(read_whole(path), where=str(path)))
         except FileNotFoundError:
             findings.add_problem(Problem(Item.DOCUMENT, str(path), "is missing", position=0))
     cold = root / COLD_FILE
@@ -71,7 +72,7 @@ def check_topic_document(root: Path, name: str, findings: Findings) -> TopicMeta
     path = root / TOPICS_DIRECTORY / name / TOPIC_FILE
     with findings.guard(Item.DOCUMENT, str(path), position=0):
         try:
-            data = path.read_bytes()
+            data = read_whole(path)
         except FileNotFoundError:
             raise CorruptionError("is missing beside segments", where=str(path)) from None
         meta = TopicMeta.from_json(decode_document(data, where=str(path)), where=str(path))

@@ -37,6 +37,7 @@ from ..format.segment import (
     read_footer,
 )
 from ..format.segment_facts import ProducerState
+from ..warm.open_file import open_regular
 from ..warm.partition_directory import SegmentName
 from .block_values import check_body
 from .findings import FileVanished, Findings
@@ -189,7 +190,7 @@ class File:
 @contextmanager
 def _open_file(path: Path) -> Iterator[File]:
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        fd = open_regular(path)
     except FileNotFoundError:
         raise FileVanished(str(path)) from None
     try:

@@ -26,6 +26,7 @@ from typing import Any, ClassVar
 from ..errors import ConfigError, DiskFull, ReadOnly, StoreLocked
 from . import rights
 from .filesystem import DiskErrors
+from .open_file import open_file
 
 _POLL_SECONDS = 0.01
 _DESCRIPTION_BYTES_MAX = 4096
@@ -43,7 +44,7 @@ class _Descriptor:
     _ours: ClassVar[set[_Descriptor]] = set()
 
     def __init__(self, path: Path, flags: int, mode: int = 0o777) -> None:
-        self.fd = os.open(path, flags | os.O_CLOEXEC, mode)
+        self.fd = open_file(path, flags, mode)
         self._ours.add(self)
 
     def close(self) -> None:

@@ -19,6 +19,7 @@ from typing import Any, Protocol
 
 from ..errors import Backpressure, DiskFull, TieredError
 from . import rights
+from .open_file import open_file, open_regular
 
 _IOV_MAX = 512
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
@@ -107,7 +108,7 @@ class OsFileSystem:
     def create(self, path: Path) -> int:
         """See `FileSystem.create`."""
         with DiskErrors(path):
-            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            fd = open_file(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
         try:
             above = os.stat(path.parent)
             rights.set_rights(fd, above, rights.file_mode(above))
@@ -119,7 +120,7 @@ class OsFileSystem:
     def open(self, path: Path) -> int:
         """See `FileSystem.open`."""
         with DiskErrors(path):
-            return os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+            return open_file(path, os.O_RDWR | os.O_NOFOLLOW)
 
     def write(self, fd: int, position: int, buffers: Sequence[Any]) -> int:
         """See `FileSystem.write`; goes on after a short write."""
@@ -247,9 +248,11 @@ def read_whole(path: Path) -> bytes:
     Raises
     ------
     FileNotFoundError, Backpressure
+    OSError
+        It is no regular file.
     """
-    with DiskErrors(path):
-        return path.read_bytes()
+    with DiskErrors(path), os.fdopen(open_regular(path), "rb") as file:
+        return file.read()
 
 
 @contextmanager

@@ -24,6 +24,7 @@ from ..format.segment import (
 from ..format.segment_facts import ProducerState, SegmentFacts
 from .file_map import map_bytes
 from .filesystem import DiskErrors, sync_data
+from .open_file import open_regular
 from .partition_directory import SegmentName, list_segments
 from .segment_scan import BlockScan, ByteSource, FileWindow, scan_blocks
 
@@ -92,7 +93,7 @@ class SegmentFile:
         FileNotFoundError, CorruptionError, UnsupportedFormat
         """
         with DiskErrors(path):
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            fd = open_regular(path)
         try:
             where = str(path)
             if earlier is not None and not earlier.is_prefix_of(fd):
@@ -196,7 +197,7 @@ class SegmentFile:
     def _reopen(self) -> Iterator[int]:
         """Open the file of `of_writer` if it is still the same segment."""
         with DiskErrors(self.path):
-            fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+            fd = open_regular(self.path)
         try:
             if _read_header(fd, self._where).segment_id != self.header.segment_id:
                 raise FileNotFoundError(f"{self.path} is another segment now")

@@ -20,7 +20,7 @@ from typing import NamedTuple
 from uuid import uuid4
 
 from ...errors import CorruptionError
-from ...warm.filesystem import FileSystem, OsFileSystem, new_file
+from ...warm.filesystem import FileSystem, OsFileSystem, new_file, read_whole
 from .memory_cache import RangeKey
 
 CACHE_DIRECTORY = "cache"
@@ -150,7 +150,7 @@ class CacheFolders:
             if _NOTE.fullmatch(path.name) is None:
                 continue
             with suppress(FileNotFoundError):
-                data = path.read_bytes()
+                data = read_whole(path)
                 if _hash(data) != path.name:
                     raise CorruptionError("no path of a cache folder", where=str(path))
                 noted.append((path, self._root / os.fsdecode(data)))

@@ -23,6 +23,7 @@ from uuid import uuid4
 
 from ...errors import TieredError
 from ...warm.filesystem import FileSystem, OsFileSystem, mark_used, new_file
+from ...warm.open_file import open_regular
 from .cache_folders import CacheFolders, empty_folder, range_files, range_name
 from .counters import FetchCounters
 from .memory_cache import RangeKey
@@ -92,7 +93,7 @@ class DiskCache:
         """
         path = self._path(key)
         try:
-            with path.open("rb") as file:
+            with os.fdopen(open_regular(path), "rb") as file:
                 used_ns = os.fstat(file.fileno()).st_mtime_ns
                 data = file.read()
         except OSError:

@@ -21,6 +21,7 @@ from uuid import uuid4
 
 from ...errors import TieredError
 from ...warm.filesystem import FileSystem, OsFileSystem, mark_used, new_file
+from ...warm.open_file import open_regular
 
 log = logging.getLogger("tiered.cache")
 
@@ -76,7 +77,7 @@ class LocalCopies:
         """Return a range of an object's copy, not verified and perhaps short; None if there is no copy."""
         path = self._directory / key
         try:
-            with path.open("rb", buffering=0) as file:
+            with os.fdopen(open_regular(path), "rb", buffering=0) as file:
                 used_ns = os.fstat(file.fileno()).st_mtime_ns
                 data = os.pread(file.fileno(), length, start)
         except OSError:

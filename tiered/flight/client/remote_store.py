@@ -20,7 +20,7 @@ from ...monitor.consumer_lag import ConsumerLag
 from ...monitor.status import PartitionStatus, StoreStatus, TierHoldings
 from ...monitor.table_lag import TableLag
 from ...settings.settings import Settings
-from ...store.interface.snapshot import Snapshot, check_handle
+from ...store.interface.snapshot import Snapshot, check_handle, check_topics
 from ...store.interface.store import Store
 from ...store.interface.topic import Topic
 from ...transactions.positions import Position
@@ -232,8 +232,7 @@ class RemoteStore(Store):
         return Snapshot(chosen.values(), ends, lineages)
 
     def _topics_of(self, topics: Iterable[str | Topic]) -> list[RemoteTopic]:
-        if isinstance(topics, str | Topic):
-            raise ConfigError(f"snapshot takes a list of topics, not {topics!r}")
+        check_topics(topics)
         chosen = []
         for item in topics:
             chosen.append(self.topic(item.name if isinstance(item, Topic) else item))

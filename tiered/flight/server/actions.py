@@ -20,7 +20,7 @@ from ..wire import packed_rows
 from ..wire.directory_id import directory_id
 from ..wire.positions import moves_from_json, positions_to_json
 from ..wire.topic_ref import resolve_topic
-from ..wire.values import count, decode_schema, maybe, positive, text, whole
+from ..wire.values import MALFORMED, count, decode_schema, maybe, positive, text, whole
 from .append import incarnation_of
 from .plan import moment
 from .positions import check_positions
@@ -254,7 +254,7 @@ def run_action(actions: Mapping[str, Action], store: LocalStore, name: str, valu
         raise ConfigError(f"this server has no action {name!r}; it has {', '.join(sorted(actions))}")
     try:
         return action(store, values)
-    except (KeyError, TypeError, ValueError) as error:
+    except MALFORMED as error:
         raise ConfigError(f"the arguments of action {name!r} do not fit: {error!r}") from None
 
 

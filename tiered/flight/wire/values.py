@@ -21,7 +21,8 @@ ACTION_DATA_MAX = 96 << 20
 
 _T = TypeVar("_T")
 _to_json = json.JSONEncoder(separators=(",", ":"), default=str).encode
-_MALFORMED = (KeyError, ValueError, TypeError, AttributeError, RecursionError)
+MALFORMED = (LookupError, ValueError, TypeError, AttributeError, RecursionError)
+"""What code that reads JSON values raises where one is of another kind, or missing."""
 
 
 def encode_json(values: Mapping[str, Any]) -> bytes:
@@ -88,7 +89,7 @@ def load(
                 f"the other end speaks version {protocol!r} of the protocol, this one {PROTOCOL}: upgrade the older"
             )
         return build(values)
-    except _MALFORMED as error:
+    except MALFORMED as error:
         raise ConfigError(f"the other end sent no {what} ({error!r}); is it a tiered server?") from None
 
 

@@ -19,7 +19,10 @@ from .merge import merges
 from .offload import publications
 from .promote import CopiesPlan
 from .scrub import scrub
-from .seal import seals
+from .seal import may_leave, seal, seals
+
+# Smaller ones are not worth an object of their own, however short the disk is.
+_SEAL_BYTES_MIN = 1 << 20
 
 
 class PartitionPlan:
@@ -37,6 +40,7 @@ class PartitionPlan:
             for item in facts.live_segments()
             if item.end_offset > max(self.start_offset, item.base_offset)
         ]
+        self.seals = list(seals(case, self.segments, self.start_offset))
         self.evictions = list(evictions(case, self.segments))
         self.copies = CopiesPlan(facts, policy, now_us, self.start_offset)
         self.demotions: list[Demote] = list(self.copies.dropped)
@@ -51,7 +55,7 @@ class PartitionPlan:
         freeing = [*self.demotions, *self.evictions]
         publishing = list(publications(case, segments, start, self.notes))
         return [
-            *seals(case, segments, start),
+            *self.seals,
             *expire,
             *([*freeing, *publishing] if case.is_short else [*publishing, *freeing]),
             *compressions(case, segments, {item.segment_id for item in self.evictions}),
@@ -95,7 +99,7 @@ class PartitionPlan:
 
 
 def relieve_disk(facts: StoreFacts, plans: Sequence[PartitionPlan]) -> None:
-    """While the disk would stay short, drop copies and then evict more, the oldest of all partitions first."""
+    """While the disk would stay short, drop copies, then evict more, the oldest of all partitions first, then seal."""
     free = _free_after(facts, plans)
     copies = [
         (used, index, copy) for index, plan in enumerate(plans) for used, copy in plan.copies.droppable()
@@ -115,6 +119,27 @@ def relieve_disk(facts: StoreFacts, plans: Sequence[PartitionPlan]) -> None:
     for _, index, segment in sorted(candidates, key=lambda item: item[:2]):
         if free < plans[index].case.floor_bytes:
             plans[index].evictions.append(evict(segment, plans[index].case.short_reason()))
+            free += segment.local_bytes
+    _seal_for_room(free, plans)
+
+
+def _seal_for_room(free: int, plans: Sequence[PartitionPlan]) -> None:
+    """Seal active segments, the largest first, while what later passes can evict would leave the disk short."""
+    active: list[tuple[int, int, SegmentFact]] = []
+    for index, plan in enumerate(plans):
+        if not may_leave(plan.case):
+            continue
+        planned = {item.segment_id for item in (*plan.evictions, *plan.seals)}
+        for segment in plan.segments:
+            if segment.segment_id in planned:
+                free += 0 if segment.sealed else segment.local_bytes
+            elif not segment.newest:
+                free += segment.local_bytes
+            elif not segment.sealed and segment.local_bytes >= _SEAL_BYTES_MIN:
+                active.append((-segment.local_bytes, index, segment))
+    for _, index, segment in sorted(active, key=lambda item: item[:2]):
+        if free < plans[index].case.floor_bytes:
+            plans[index].seals.append(seal(segment, plans[index].case.short_reason()))
             free += segment.local_bytes
 
 

@@ -17,7 +17,20 @@ def seals(case: PartitionCase, segments: Iterable[SegmentFact], start_offset: in
             continue
         reason = _reason_to_seal(case, segment, start_offset)
         if reason:
-            yield Seal(**segment_fields(segment), bytes=segment.local_bytes, reason=reason)
+            yield seal(segment, reason)
+
+
+def seal(segment: SegmentFact, reason: str) -> Seal:
+    """Return the seal of a segment."""
+    return Seal(**segment_fields(segment), bytes=segment.local_bytes, reason=reason)
+
+
+def may_leave(case: PartitionCase) -> bool:
+    """Whether segments are offloaded once they are sealed, and then evicted while the disk is short."""
+    pin = case.policy.pin
+    if not case.has_cold or case.policy.offload.after is None or pin.topic or pin.age is not None:
+        return False
+    return not any(item.damaged for item in case.facts.objects)
 
 
 def _reason_to_seal(case: PartitionCase, segment: SegmentFact, start_offset: int) -> str | None:

@@ -57,7 +57,7 @@ class PartitionTurns:
         ends: dict[int, int] = {}
         try:
             while left > 0 and (rows := self.next_rows(ends)) is not None:
-                batch = rows.batch.slice(0, left)
+                batch = rows.batch.slice(0, min(left, rows.batch.num_rows))
                 end = ends[rows.partition] = batch.column("offset")[-1].as_py() + 1
                 if batch.num_rows < rows.batch.num_rows:
                     self._rest.appendleft(TurnRows(rows.partition, end, rows.batch.slice(left)))

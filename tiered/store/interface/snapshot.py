@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from ...base.iterables import can_iterate
 from ...errors import ConfigError, TopicNotFound
 from ...format.timestamps import plain_int
 from ...reader.scan import Scan
@@ -81,6 +82,12 @@ class Snapshot:
 
     def __repr__(self) -> str:
         return f"<Snapshot of {', '.join(map(repr, self._topics))}>"
+
+
+def check_topics(topics: object) -> None:
+    """Raise `ConfigError` if a snapshot cannot be of `topics`, because they are no list."""
+    if isinstance(topics, str | bytes | Topic) or not can_iterate(topics):
+        raise ConfigError(f"snapshot takes a list of topics, not {topics!r}")
 
 
 def check_handle(given: str | Topic, found: Topic) -> None:

@@ -95,6 +95,8 @@ class Transaction(ABC):
         """
         with self._lock:
             self._check()
+            if not isinstance(consumer, Consumer):
+                raise ConfigError(f"commit_position takes a consumer, not {type(consumer).__name__}")
             self._check_of_this_store(consumer.topic.opened, f"consumer {consumer.name!r}")
             self._consumers[consumer] = consumer.moves(offsets)
 
@@ -163,6 +165,8 @@ class Transaction(ABC):
         self._consumers.clear()
 
     def _shape(self, topic: str | Topic) -> TopicShape:
+        if not isinstance(topic, str | Topic):
+            raise ConfigError(f"a transaction takes a topic or its name, not {type(topic).__name__}")
         name = topic if isinstance(topic, str) else topic.name
         check_not_own(name)
         if not isinstance(topic, str):
