@@ -117,6 +117,24 @@ def test_standard_streams_that_are_closed_are_no_files_of_the_store(program: Run
     assert (closed.returncode, closed.stderr) == (0, b"")
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+@pytest.mark.parametrize(
+    "arguments",
+    [("topics",), ("topics", "--json"), ("read", "orders"), ("read", "orders", "--format", "arrow")],
+)
+def test_an_output_without_room_is_not_taken_for_the_disk_of_the_store(
+    data: Path, arguments: tuple[str, ...]
+) -> None:
+    with tiered.open(data) as store:
+        store.create_topic("orders").append(b"x" * 100_000, sync=True)
+    with Path("/dev/full").open("w") as full:
+        ended = subprocess.run(
+            [*PROGRAM, *arguments, "--path", str(data)], stdout=full, stderr=subprocess.PIPE, text=True
+        )
+    assert ended.returncode == 1
+    assert ended.stderr == "error: standard output: No space left on device\n"
+
+
 def test_names_that_the_output_cannot_encode_are_escaped(tmp_path: Path) -> None:
     schema = tmp_path / "schema.json"
     schema.write_text('{"größe": "int64"}')

@@ -6,6 +6,7 @@ the reader of a pipe ended, like after SIGPIPE; 128 plus the number for other si
 
 from __future__ import annotations
 
+import errno
 import gc
 import io
 import os
@@ -33,7 +34,7 @@ from .erase import erase, erasures
 from .explain import explain
 from .export import export
 from .inspection import inspect
-from .output import error_line, say
+from .output import error_line, say, text_of_error
 from .pause import pause, resume
 from .read import read
 from .restore import restore
@@ -46,6 +47,7 @@ from .verify import verify
 
 _INTERRUPTED = 128 + signal.SIGINT
 _PIPE_CLOSED = 128 + signal.SIGPIPE
+_NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 class Commands(TyperGroup):
@@ -72,7 +74,9 @@ def _errors_as_exit_codes() -> Iterator[None]:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise typer.Exit(_PIPE_CLOSED) from None
     except (TieredError, OSError) as error:
-        error_line(error)
+        # The store's own writes without room are a `DiskFull`.
+        is_output = isinstance(error, OSError) and error.errno in _NO_ROOM and not error.filename
+        error_line(f"standard output: {text_of_error(error)}" if is_output else error)
         raise typer.Exit(1) from None
 
 
