@@ -76,7 +76,7 @@ def test_no_other_bytes_are_a_document(data: bytes) -> None:
 )  # fmt: skip
 def test_hostile_json_is_corruption(data: bytes) -> None:
     """No RecursionError, and no error of the integer limit, escapes."""
-    with pytest.raises(CorruptionError):
+    with pytest.raises(CorruptionError, match="it is no JSON|checksum"):
         decode_document(data, where="x")
 
 

@@ -49,7 +49,8 @@ def decode_document(data: bytes, *, where: str) -> dict[str, Any]:
         version = document["format"]
         intact = stored == f"{crc32c(_compact(document)):08x}"
     except (ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
-        raise CorruptionError(f"document does not decode ({type(error).__name__})", where=where) from None
+        reason = "no JSON" if isinstance(error, ValueError) else "no JSON object with its format and checksum"
+        raise CorruptionError(f"document does not decode: it is {reason}", where=where) from None
     if not intact:
         raise CorruptionError("document fails its checksum", where=where)
     if type(version) is not int or not 1 <= version <= FORMAT_VERSION:

@@ -45,6 +45,7 @@ ANSWERS = [
     (405, "MethodNotAllowed", "upload", FOR_GOOD, 'cold.conditional_writes = "off"'),
     (400, "InvalidArgument", "put", FOR_GOOD, "words"),
     (301, "PermanentRedirect", "get", FOR_GOOD, "cold.region"),
+    (301, "301", "get", FOR_GOOD, "answered 301 (words), a redirect"),
     (308, "308", "get", FOR_GOOD, "cold.endpoint_url"),
     (416, "InvalidRange", "get", FOR_GOOD, "shorter than expected"),
     (400, "BadDigest", "put", PASSING, "may pass"),

@@ -187,7 +187,9 @@ def _translate_answer(
     code = str(error.response.get("Error", {}).get("Code", ""))
     message = _one_line(str(error.response.get("Error", {}).get("Message", "")))
     status = status_of(error)
-    answer = f"answered {status} {code}".rstrip() + (f" ({message})" if message else "")
+    # Without an error's body, the SDK takes the status for its code.
+    named = f" {code}" if code not in ("", str(status)) else ""
+    answer = f"answered {status}{named}" + (f" ({message})" if message else "")
     transient = code in _TRANSIENT or status in (408, 429) or (status >= 500 and status != 501)
     if error.operation_name in _ROLES:
         answer = f"no credentials: {error.operation_name} {answer}"
