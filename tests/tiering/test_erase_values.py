@@ -97,6 +97,14 @@ def test_an_erasure_without_its_values_holds_up_no_other_one(
     assert sorted(numbers_named(lost.topic("t"))) == [n for n in range(30) if n % 3 != 2]
 
 
+def test_an_erasure_of_a_deleted_topic_needs_no_values(
+    lost: Any, clock: Clock, bucket: WatchedBucket, days: Callable[[float], None]
+) -> None:
+    lost.delete_topic("t")
+    run_passes(lost, clock, days)
+    assert (states(lost), values_in(bucket)) == (["done", "done"], [])
+
+
 @pytest.mark.parametrize("lost", ["missing", "another key"], indirect=True)
 def test_an_erasure_without_its_values_can_be_given_up(
     lost: Any, tmp_path: Path, clock: Clock, bucket: WatchedBucket, days: Callable[[float], None]

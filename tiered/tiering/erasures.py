@@ -196,7 +196,7 @@ class Erasures:
         """Raise `CorruptionError` unless these may be the values of the erasure: anyone may write to a bucket."""
         meta = self._meta(erasure)
         if meta is None:
-            return  # the topic was deleted, and its records go without them
+            return  # the topic was deleted
         if erasure.column not in meta.schema.names:
             raise CorruptionError(
                 f"erasure {erasure.number} names column {erasure.column!r}, which topic {meta.name} does not have",
@@ -261,7 +261,9 @@ class Erasures:
         ledger = self._context.erasures
         assert ledger is not None
         for erasure in fresh:
-            if erasure.is_open:
+            if erasure.is_open and self._meta(erasure) is None:
+                self._state.ready.add(erasure.id)  # the topic was deleted, and its records go without values
+            elif erasure.is_open:
                 try:
                     data = self._values_in_bucket(erasure)
                 except CorruptionError as error:
