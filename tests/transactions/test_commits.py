@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -28,9 +29,11 @@ from tests.transactions.lives import (
     parts_of,
     rows_of,
 )
+from tiered.engine.open_topics import OpenTopics
 from tiered.engine.writers import BackgroundFlush
 from tiered.errors import DiskFull, PartitionPoisoned, StoreClosed, TieredError
 from tiered.hot.held_partition import HeldPartition
+from tiered.hot.partition_writer import PartitionWriter
 from tiered.transactions import log_renewal
 from tiered.transactions.commits import Commits
 from tiered.transactions.completion import Completion
@@ -298,3 +301,56 @@ def test_a_commit_makes_one_sync(tmp_path: Path) -> None:
                 transaction.append("events", b"1", partition=1)
             syncs.append(sum(isinstance(op, Sync) for op in recorder.journal[began:]))
         assert syncs[1:] == [1, 1, 1]
+
+
+def test_a_close_waits_for_a_commit_that_has_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise the log is closed between the decision and its sync, which then cannot tell whether it is committed."""
+    store: Any = tiered.open(tmp_path / "data", settings=stepwise())
+    topic = store.create_topic("t")
+    with store.transaction() as transaction:
+        transaction.append(topic, b"before")
+    log, partition = store.open_topics.writer("__transactions", 0), topic.opened.writers[0]
+    syncing, closing, raised = threading.Event(), threading.Event(), []
+    begin_closing, sync, close, stopped = (
+        OpenTopics.begin_closing, PartitionWriter._commit, PartitionWriter.close, Commits.stopped,
+    )  # fmt: skip
+
+    def commit() -> None:
+        try:
+            with store.transaction() as transaction:
+                transaction.append(topic, b"beside")
+        except TieredError as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=commit)
+
+    def begin(topics: OpenTopics) -> None:
+        begin_closing(topics)
+        thread.start()
+        assert syncing.wait(30)
+
+    def sync_late(writer: PartitionWriter, **named: Any) -> None:
+        if thread.ident and writer is log and not syncing.is_set():
+            syncing.set()
+            assert closing.wait(30)
+        sync(writer, **named)
+
+    def close_first(writer: PartitionWriter) -> None:
+        close(writer)
+        closing.set()
+
+    def stop(commits: Commits) -> Any:
+        closing.set()
+        return stopped(commits)
+
+    monkeypatch.setattr(OpenTopics, "begin_closing", begin)
+    monkeypatch.setattr(PartitionWriter, "_commit", sync_late)
+    monkeypatch.setattr(PartitionWriter, "close", close_first)
+    monkeypatch.setattr(Commits, "stopped", stop)
+    monkeypatch.setattr(OpenTopics, "writers", lambda _: [log, partition])
+    store.close()
+    thread.join(30)
+    assert raised == []
+    monkeypatch.undo()
+    with tiered.open(tmp_path / "data", settings=stepwise()) as store:
+        assert values(store.topic("t")) == [b"before", b"beside"]

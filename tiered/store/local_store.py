@@ -180,12 +180,13 @@ class LocalStore(Store):
         error: Exception | None = self._publish_rest()
         self.commits.quiesce()
         topics.begin_closing()
-        for writer in topics.writers():
-            try:
-                writer.close()
-            except Exception as failed:  # noqa: BLE001
-                # After any error the other partitions must still reach the disk.
-                error = error or failed
+        with self.commits.stopped():
+            for writer in topics.writers():
+                try:
+                    writer.close()
+                except Exception as failed:  # noqa: BLE001
+                    # After any error the other partitions must still reach the disk.
+                    error = error or failed
         if error is not None and any(writer.fault is None for writer in topics.writers()):
             lifecycle.reopen()
             if self.passes is not None:

@@ -19,8 +19,8 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Iterable, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 
 from ..base.worker_pool import WorkerPool
 from ..base.worker_thread import WorkerThread
@@ -55,7 +55,8 @@ class Commits:
         self._context = context
         self.log = log
         self._waiting: deque[PendingCommit] = deque()
-        self._turn = threading.Lock()
+        # Reentrant: a signal handler may close the store on the thread that resumes.
+        self._turn = threading.RLock()
         # Ends of partitions whose records after the durable ones are all of transactions: these the log can append again.
         self._certain_ends: dict[Place, int] = {}
         # Partitions in which a decided transaction waits for room on the disk.
@@ -393,6 +394,12 @@ class Commits:
             commit = self._waiting.popleft()
             commit.error = self._closed()
             commit.end()
+
+    @contextmanager
+    def stopped(self) -> Iterator[None]:
+        """Let no commit be under way in the block: one would find the log closed between its decision and its sync."""
+        with self._turn:
+            yield
 
     def quiesce(self) -> None:
         """Before the store closes: leave no transaction to complete, where that can be done, and a short log."""
