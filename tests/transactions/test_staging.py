@@ -35,6 +35,7 @@ from tiered.hot.held_partition import HeldPartition
 from tiered.transactions import log_renewal
 from tiered.transactions import staging as module
 from tiered.transactions.batches import BATCH_MAX, JOB_PREFIX, JOB_SECONDS, QUERY_SECONDS
+from tiered.transactions.staged_log import StagedLog
 from tiered.transactions.staged_rows import ROWS_SECONDS, Staged
 from tiered.transactions.staging import Staging
 
@@ -192,6 +193,22 @@ def test_an_abort_leaves_nothing(store: tiered.Store) -> None:
         staging.commit("t", "q", 0, staged)
     assert values(store.topic("t")) == []
     assert put(staging, 0, [[b"3"]])
+
+
+def test_an_attempt_that_fails_is_forgotten_with_what_the_log_has_of_it(store: tiered.Store) -> None:
+    with pytest.raises(SchemaMismatch):
+        wrong = pa.RecordBatch.from_pydict({"nothing": [1]})
+        store.staging.stage("t", "q", uuid4().hex, [rows(bytes(module.RECORD_BYTES)), wrong])
+    assert store.topic("__transactions").offsets()[0].end > 0
+    assert left(store) == 0
+
+
+def test_small_batches_share_a_record(store: tiered.Store) -> None:
+    """After a record was written, too."""
+    batches = [rows(bytes(module.RECORD_BYTES)), *[rows(b"small")] * 5]
+    began = stage(store.staging, [[b"first"]]) and store.topic("__transactions").offsets()[0].end
+    store.staging.stage("t", "q", uuid4().hex, batches)
+    assert store.topic("__transactions").offsets()[0].end == began + 2
 
 
 def test_rows_that_the_log_would_refuse_are_not_staged(store: tiered.Store) -> None:
@@ -466,6 +483,17 @@ def test_what_nobody_came_back_for_is_forgotten(store: tiered.Store, clock: Cloc
     assert not put(staging, 4, [[b"1"]])
 
 
+def test_rows_are_looked_through_once_an_hour(
+    store: tiered.Store, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked = []
+    monkeypatch.setattr(StagedLog, "forget", lambda _: looked.append(clock()))
+    for seconds in (0, 1, 3598, 1, 3600):
+        clock.advance(seconds)
+        stage(store.staging, [[]])
+    assert len(looked) == 3
+
+
 def test_a_query_is_known_for_some_time(
     tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -548,9 +576,11 @@ def test_a_batch_without_rows_counts(store: tiered.Store) -> None:
 def test_only_the_writer_stages(tmp_path: Path, clock: Clock) -> None:
     with open_store(tmp_path / "store", None, clock) as store:
         store.create_topic("t")
-        reader = open_store(tmp_path / "store", None, clock, read_only=True)
-        with reader, pytest.raises(ReadOnly):
-            reader.staging.stage("t", "q", uuid4().hex, [rows(b"1")])
+        with open_store(tmp_path / "store", None, clock, read_only=True) as reader:
+            with pytest.raises(ReadOnly):
+                reader.staging.stage("t", "q", uuid4().hex, [rows(b"1")])
+            with pytest.raises(ReadOnly):
+                reader.staging.recover()
 
 
 # -- what an early build left ------------------------------------------------------------------------
