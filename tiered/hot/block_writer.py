@@ -213,7 +213,6 @@ class BlockWriter:
                 try:
                     active.append([MARK], keep=False, numbers=[Numbers(producer_id, epoch, last + 1)])
                 finally:
-                    pending.buffer.base_offset = active.segment.end_offset
                     # Without room for the mark, the earlier session continues.
                     written = active.segment.producers.get(producer_id)
                     if written is not None and written.epoch == epoch:
