@@ -243,7 +243,7 @@ def test_each_protective_step_of_the_bucket_is_needed(
 ) -> None:
     monkeypatch.setattr(*BUCKET_STEPS[name])
     with pytest.raises(AssertionError):
-        check_buckets(BatchLife(tmp_path / "life", BUCKET), tmp_path, every=6)
+        check_buckets(BatchLife(tmp_path / "life", BUCKET), tmp_path, every=2)
 
 
 def test_a_restore_to_a_time_has_the_batches_of_that_time(tmp_path: Path) -> None:

@@ -169,7 +169,7 @@ STEPS: dict[str, tuple[Any, str, Callable[..., object]]] = {
 def test_each_protective_step_is_needed(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(*STEPS[name])
     with pytest.raises(AssertionError):
-        check_buckets(Life(tmp_path / "life", BUCKET), tmp_path, every=7)
+        check_buckets(Life(tmp_path / "life", BUCKET), tmp_path, every=2)
 
 
 def test_a_record_on_its_way_to_the_disk_is_published_first(tmp_path: Path) -> None:
