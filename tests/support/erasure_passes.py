@@ -9,10 +9,12 @@ KEPT
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import tiered
 from tests.support.clock import Clock
+from tests.support.watched_bucket import WatchedBucket, open_at
 
 
 def fill_in_turn(store: tiered.Store, count: int = 30, keys: str = "abc", rows: int = 10) -> tiered.Topic:
@@ -37,6 +39,16 @@ def fill_named(store: tiered.Store, rolls: int = 3) -> tiered.Topic:
         if number % 10 == 9:
             topic.roll()
     return topic
+
+
+def offloaded(root: Path, clock: Clock, fill: Callable[[tiered.Store], object]) -> WatchedBucket:
+    """Return the bucket of a store at `root` whose records, which `fill` appends, were offloaded."""
+    bucket = WatchedBucket()
+    with open_at(root, bucket, clock) as store:
+        fill(store)
+        clock.advance(5 * 3600)
+        store.tier()
+    return bucket
 
 
 def numbers_named(topic: Any) -> list[int]:

@@ -14,7 +14,7 @@ import pytest
 import tiered
 from tests.support.clock import Clock
 from tests.support.disks import Killed
-from tests.support.erasure_passes import fill_in_turn, run_passes
+from tests.support.erasure_passes import fill_in_turn, offloaded, run_passes
 from tests.support.faulty_store import FaultyStore
 from tests.support.stores import handle_of
 from tests.support.watched_bucket import URL, WatchedBucket, away, host, open_at
@@ -28,12 +28,7 @@ from tiered.verify.erasure_search import ErasedSearch
 @pytest.fixture
 def bucket(tmp_path: Path, clock: Clock) -> WatchedBucket:
     """That of a store with thirty offloaded records."""
-    found = WatchedBucket()
-    with open_at(tmp_path / "data", found, clock) as store:
-        fill_in_turn(store)
-        clock.advance(5 * 3600)
-        store.tier()
-    return found
+    return offloaded(tmp_path / "data", clock, fill_in_turn)
 
 
 def in_bucket(bucket: WatchedBucket) -> list[tuple[int, str]]:

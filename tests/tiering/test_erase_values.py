@@ -14,7 +14,7 @@ import pytest
 import tiered
 from tests.support.clock import Clock
 from tests.support.disks import FailingDisk, Killed
-from tests.support.erasure_passes import fill_named, numbers_named, run_passes
+from tests.support.erasure_passes import fill_named, numbers_named, offloaded, run_passes
 from tests.support.watched_bucket import URL, WatchedBucket, host, open_at, settings
 from tiered.cold.manifest.erasures import read_ledger
 from tiered.cold.manifest.store_documents import StoreDocuments
@@ -34,12 +34,7 @@ DAMAGES: dict[str, Callable[[bytes], bytes | None]] = {
 @pytest.fixture
 def bucket(tmp_path: Path, clock: Clock) -> WatchedBucket:
     """That of a store with thirty offloaded records."""
-    found = WatchedBucket()
-    with open_at(tmp_path / "data", found, clock) as store:
-        fill_named(store)
-        clock.advance(5 * 3600)
-        store.tier()
-    return found
+    return offloaded(tmp_path / "data", clock, fill_named)
 
 
 def values_in(bucket: WatchedBucket) -> list[str]:
@@ -52,6 +47,13 @@ def damage(bucket: WatchedBucket, erasure: Any, how: str) -> None:
     bucket.delete([name])
     if data is not None:
         bucket.put(name, data)
+
+
+def damage_here(tmp_path: Path, erasure: Any, how: str) -> Path:
+    """Damage the values on the disk; return their file."""
+    path: Path = tmp_path / "data" / erasure.entry.values_name
+    path.write_bytes(DAMAGES[how](path.read_bytes()) or b"")
+    return path
 
 
 def put_back(tmp_path: Path) -> None:
@@ -192,8 +194,7 @@ def test_damaged_values_here_come_from_the_bucket(
     with open_at(tmp_path / "data", bucket, clock) as store:
         erasure = store.topic("t").erase(["b"])
         store.tierer.erasures.exchange()
-        path = tmp_path / "data" / erasure.entry.values_name
-        path.write_bytes(DAMAGES[how](path.read_bytes()) or b"")
+        damage_here(tmp_path, erasure, how)
         run_passes(store, clock, days)
         assert erasure.state == "done"
         assert {number % 3 for number in numbers_named(store.topic("t"))} == {0, 2}
@@ -206,8 +207,7 @@ def test_damaged_values_here_erase_nothing(
     """Nor do they come to the bucket."""
     with open_at(tmp_path / "data", bucket, clock) as store:
         erasure = store.topic("t").erase(["b"])
-        path = tmp_path / "data" / erasure.entry.values_name
-        path.write_bytes(DAMAGES[how](path.read_bytes()) or b"")
+        path = damage_here(tmp_path, erasure, how)
         _, problems = store.tierer.run_once()
         assert any("erase the same values again" in str(problem) for problem in problems)
         assert values_in(bucket) == []

@@ -6,7 +6,6 @@ the reader of a pipe ended, like after SIGPIPE; 128 plus the number for other si
 
 from __future__ import annotations
 
-import errno
 import gc
 import io
 import os
@@ -23,6 +22,7 @@ from typer.core import TyperGroup
 from ..errors import TieredError
 from ..hot.accelerator import accelerator
 from ..version import VERSION
+from ..warm.filesystem import NO_ROOM
 from .append import append
 from .bench import bench
 from .changes import add_columns, add_partitions, delete, delete_before, roll
@@ -47,7 +47,6 @@ from .verify import verify
 
 _INTERRUPTED = 128 + signal.SIGINT
 _PIPE_CLOSED = 128 + signal.SIGPIPE
-_NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 class Commands(TyperGroup):
@@ -75,7 +74,7 @@ def _errors_as_exit_codes() -> Iterator[None]:
         raise typer.Exit(_PIPE_CLOSED) from None
     except (TieredError, OSError) as error:
         # The store's own writes without room are a `DiskFull`.
-        is_output = isinstance(error, OSError) and error.errno in _NO_ROOM and not error.filename
+        is_output = isinstance(error, OSError) and error.errno in NO_ROOM and not error.filename
         error_line(f"standard output: {text_of_error(error)}" if is_output else error)
         raise typer.Exit(1) from None
 

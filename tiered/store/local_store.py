@@ -63,7 +63,7 @@ from ..warm.file_lock import FileLock
 from ..warm.filesystem import DiskErrors
 from .interface.erasure import Erasure
 from .interface.server import Server
-from .interface.snapshot import Snapshot, check_handle, check_topics
+from .interface.snapshot import Snapshot, chosen_topics
 from .interface.store import Store
 from .interface.topic import Topic
 from .local_erasure import erasure_of
@@ -345,11 +345,7 @@ class LocalStore(Store):
         return LocalTransaction(self.open_topics, self.commits, name, session)
 
     def snapshot(self, topics: Iterable[str | Topic]) -> Snapshot:
-        check_topics(topics)
-        chosen = []
-        for item in topics:
-            chosen.append(self.topic(item.name if isinstance(item, Topic) else item))
-            check_handle(item, chosen[-1])
+        chosen = chosen_topics(topics, self.topic)
         for topic in chosen:
             refresh(topic.opened)
         places = [(topic.opened, key) for topic in chosen for key in range(topic.partitions)]

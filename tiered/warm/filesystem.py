@@ -22,7 +22,8 @@ from . import rights
 from .open_file import open_file, open_regular
 
 _IOV_MAX = 512
-_NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+"""Numbers of system errors that say that a write found no room."""
 _NO_DESCRIPTOR = {errno.EMFILE, errno.ENFILE}
 
 
@@ -149,7 +150,7 @@ class OsFileSystem:
         if _fallocate is not None and _fallocate(fd, 0, position, length):
             number = ctypes.get_errno()
             # With other errors the file system cannot reserve, or was interrupted; the write itself will tell.
-            if number in _NO_ROOM:
+            if number in NO_ROOM:
                 with DiskErrors():
                     raise OSError(number, os.strerror(number))
 
@@ -229,7 +230,7 @@ class DiskErrors:
         return None
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, OSError) and error.errno in _NO_ROOM:
+        if isinstance(error, OSError) and error.errno in NO_ROOM:
             place = f" for {self._path}" if self._path else ""
             raise DiskFull(
                 f"no room on the local disk{place} ({error.strerror}); free some or lower local_retention. "

@@ -20,7 +20,7 @@ from ...monitor.consumer_lag import ConsumerLag
 from ...monitor.status import PartitionStatus, StoreStatus, TierHoldings
 from ...monitor.table_lag import TableLag
 from ...settings.settings import Settings
-from ...store.interface.snapshot import Snapshot, check_handle, check_topics
+from ...store.interface.snapshot import Snapshot, chosen_topics
 from ...store.interface.store import Store
 from ...store.interface.topic import Topic
 from ...transactions.positions import Position
@@ -219,7 +219,7 @@ class RemoteStore(Store):
 
     def snapshot(self, topics: Iterable[str | Topic]) -> Snapshot:
         self.lifecycle.check()
-        chosen = {topic.name: topic for topic in self._topics_of(topics)}
+        chosen = {topic.name: topic for topic in chosen_topics(topics, self.topic)}
         for topic in chosen.values():
             topic.appender.drain()
         refs = [topic_ref(topic.meta) for topic in chosen.values()]
@@ -230,14 +230,6 @@ class RemoteStore(Store):
             for values in (found["ends"], found.get("lineages", {}))
         )
         return Snapshot(chosen.values(), ends, lineages)
-
-    def _topics_of(self, topics: Iterable[str | Topic]) -> list[RemoteTopic]:
-        check_topics(topics)
-        chosen = []
-        for item in topics:
-            chosen.append(self.topic(item.name if isinstance(item, Topic) else item))
-            check_handle(item, chosen[-1])
-        return chosen
 
     def consumers(self) -> list[Position]:
         self.lifecycle.check()

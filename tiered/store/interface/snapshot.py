@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
 
 from ...base.iterables import can_iterate
 from ...errors import ConfigError, TopicNotFound
@@ -11,6 +11,8 @@ from ...format.timestamps import plain_int
 from ...reader.scan import Scan
 from .consumer_positions import lost_at
 from .topic import Topic
+
+_T = TypeVar("_T", bound=Topic)
 
 
 class Snapshot:
@@ -53,7 +55,7 @@ class Snapshot:
         name = topic.name if isinstance(topic, Topic) else topic
         if name not in self._topics:
             raise ConfigError(f"the snapshot has the topics {', '.join(self._topics)}, and not {name!r}")
-        check_handle(topic, self._topics[name])
+        _check_handle(topic, self._topics[name])
         if "end_offset" in arguments:
             raise ConfigError("the snapshot is the end of its scans: leave end_offset out")
         known = self.ends[name]
@@ -84,13 +86,26 @@ class Snapshot:
         return f"<Snapshot of {', '.join(map(repr, self._topics))}>"
 
 
-def check_topics(topics: object) -> None:
-    """Raise `ConfigError` if a snapshot cannot be of `topics`, because they are no list."""
+def chosen_topics(topics: Iterable[str | Topic], by_name: Callable[[str], _T]) -> list[_T]:
+    """Return the topics that a snapshot is of.
+
+    Raises
+    ------
+    ConfigError
+        They are no list.
+    TopicNotFound
+        There is no such topic, or one of a `Topic` that was deleted and created again.
+    """
     if isinstance(topics, str | bytes | Topic) or not can_iterate(topics):
         raise ConfigError(f"snapshot takes a list of topics, not {topics!r}")
+    chosen = []
+    for item in topics:
+        chosen.append(by_name(item.name if isinstance(item, Topic) else item))
+        _check_handle(item, chosen[-1])
+    return chosen
 
 
-def check_handle(given: str | Topic, found: Topic) -> None:
+def _check_handle(given: str | Topic, found: Topic) -> None:
     """Raise `TopicNotFound` if `given` is another topic than `found`, which has its name."""
     if isinstance(given, Topic) and given.meta.topic_id != found.meta.topic_id:
         raise TopicNotFound(
