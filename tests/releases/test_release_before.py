@@ -156,26 +156,17 @@ def test_a_restore_that_was_cut_short_is_understood_by_both_releases(tmp_path: P
     assert refused.get("error") == "Fenced" or any("fenced" in text for text in refused["failed"]), refused
 
 
-def test_a_store_with_an_erasure_is_refused_by_the_release_before_everywhere(
-    tmp_path: Path, before: Path
+@pytest.mark.parametrize(("work", "count"), [("erase", "erased"), ("compact", "removed")])
+def test_a_store_with_gaps_is_refused_by_the_release_before_everywhere(
+    tmp_path: Path, before: Path, work: str, count: str
 ) -> None:
-    """It would take gaps for damage, or bring records back: here, from the bucket alone, and by a restore."""
-    wrote, erased, here = run(ROOT, tmp_path, "write:0", "erase", "check")
-    assert wrote == {"failed": []}
-    assert erased["erased"] > 0
-    sound(here)
-    for refused in run(before, tmp_path, "write:1", "check", "read_bucket", "check_restored"):
-        assert refused.get("error") == "UnsupportedFormat", refused
-        assert "store.json" in refused["message"]
-    (again,) = run(ROOT, tmp_path, "check")
-    assert sound(again) == sound(here)
+    """It would take gaps for damage, bring records back, or restore a time by objects that lack some.
 
-
-def test_a_compacted_store_is_refused_by_the_release_before_everywhere(tmp_path: Path, before: Path) -> None:
-    """It would take gaps for damage, and restore a time by objects that lack records."""
-    wrote, compacted, here = run(ROOT, tmp_path, "write:0", "compact", "check")
+    Here, from the bucket alone, and by a restore.
+    """
+    wrote, worked, here = run(ROOT, tmp_path, "write:0", work, "check")
     assert wrote == {"failed": []}
-    assert compacted["removed"] > 0
+    assert worked[count] > 0
     sound(here)
     for refused in run(before, tmp_path, "write:1", "check", "read_bucket", "check_restored"):
         assert refused.get("error") == "UnsupportedFormat", refused

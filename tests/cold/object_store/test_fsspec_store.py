@@ -13,7 +13,7 @@ import pytest
 
 from tests.cold.object_store.contract import ObjectStoreContract
 from tests.support.s3_server import s3_thread
-from tests.support.scripted_server import Answer, Request, refusal, serving
+from tests.support.scripted_server import Answer, Request, options, refusal, serving
 from tiered.cold.object_store.connect import ColdOptions
 from tiered.cold.object_store.fsspec_store import FsspecStore
 from tiered.cold.object_store.s3_store import S3Store
@@ -22,8 +22,8 @@ from tiered.errors import ColdStorageError, ObjectNotFound
 pytest.importorskip("s3fs")
 
 
-def both(**options: object) -> tuple[S3Store, FsspecStore]:
-    chosen = ColdOptions(attempts=2, conditional_writes="off", **options)  # type: ignore[arg-type]
+def both(**given: object) -> tuple[S3Store, FsspecStore]:
+    chosen = ColdOptions(attempts=2, conditional_writes="off", **given)  # type: ignore[arg-type]
     return S3Store("bucket", "prefix", chosen), FsspecStore("s3://bucket/prefix", chosen)
 
 
@@ -100,14 +100,7 @@ class TestS3fs(ObjectStoreContract):
     @pytest.fixture
     def store(self):
         with s3_thread() as (endpoint, _):
-            options = ColdOptions(
-                endpoint_url=endpoint,
-                region="us-east-1",
-                access_key="k",
-                secret_key="s",
-                conditional_writes="off",
-            )
-            yield FsspecStore("s3://bucket/prefix", options)
+            yield FsspecStore("s3://bucket/prefix", options(endpoint, conditional_writes="off"))
 
 
 def test_each_reads_what_the_other_wrote() -> None:

@@ -13,6 +13,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from tests.cold.object_store.contract import ObjectStoreContract
 from tests.support.s3_server import s3_thread
+from tests.support.scripted_server import options
 from tiered.cold.object_store.connect import ColdOptions, open_object_store
 from tiered.errors import ColdStorageError
 
@@ -45,11 +46,8 @@ class TestSmallServer(ObjectStoreContract):
     @pytest.fixture
     def store(self):
         with s3_thread() as (endpoint, _):
-            options = ColdOptions(
-                endpoint_url=endpoint,
-                region="us-east-1",
-                access_key="k",
-                secret_key="s",
+            asked = options(
+                endpoint,
                 encryption="aws:kms",
                 tags=(("team", "data"),),
                 read_back=True,
@@ -57,7 +55,7 @@ class TestSmallServer(ObjectStoreContract):
                 upload_bytes_per_second=1 << 32,
                 requests_per_second=10_000,
             )
-            store = open_object_store("s3://bucket/some prefix/v1", options)
+            store = open_object_store("s3://bucket/some prefix/v1", asked)
             yield store
             store.close()
 
@@ -66,14 +64,7 @@ class TestS3WithoutPrefixAndConditions(ObjectStoreContract):
     @pytest.fixture
     def store(self):
         with s3_thread() as (endpoint, _):
-            options = ColdOptions(
-                endpoint_url=endpoint,
-                region="us-east-1",
-                access_key="k",
-                secret_key="s",
-                conditional_writes="off",
-            )
-            store = open_object_store("s3://bucket", options)
+            store = open_object_store("s3://bucket", options(endpoint, conditional_writes="off"))
             yield store
             store.close()
 
