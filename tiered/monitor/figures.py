@@ -7,7 +7,7 @@ in an active segment.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from ..errors import StoreClosed, TieredError
@@ -17,6 +17,7 @@ from ..survey.local_segments import LocalFile, append_time_us, open_file
 from ..survey.partition_survey import PartitionSurvey
 from ..survey.scrub_state import Damage
 from ..survey.tier_extent import TierExtent
+from ..tiering.pauses import Pause
 from .watched_store import WatchedStore
 
 
@@ -74,18 +75,27 @@ def store_figures(watched: WatchedStore) -> list[PartitionFigures]:
     def problem(topic: str, error: Exception) -> None:
         rows.append(_unknown(topic, 0, error))
 
+    paused = watched.paused_topics()
     surveys = watched.survey.partitions(problem, ask_bucket=False)
-    rows.extend(partition_figures(watched, survey) for survey in surveys)
+    rows.extend(partition_figures(watched, survey, paused) for survey in surveys)
     return rows
 
 
-def partition_figures(watched: WatchedStore, survey: PartitionSurvey) -> PartitionFigures:
-    """Return the figures of a surveyed partition; an error becomes its problem."""
+def partition_figures(
+    watched: WatchedStore, survey: PartitionSurvey, paused: Mapping[str, Pause]
+) -> PartitionFigures:
+    """Return the figures of a surveyed partition; an error becomes its problem.
+
+    Parameters
+    ----------
+    paused
+        As `WatchedStore.paused_topics` returns them.
+    """
     try:
         error = survey.disk_error or survey.bucket_error
         if error is not None:
             raise error
-        return _figures(watched, survey)
+        return _figures(watched, survey, paused)
     except (TieredError, OSError) as error:
         return _unknown(survey.meta.name, survey.partition, error)
 
@@ -94,7 +104,7 @@ def _unknown(topic: str, partition: int, error: Exception) -> PartitionFigures:
     return PartitionFigures(topic, partition, problem=f"{type(error).__name__}: {error}")
 
 
-def _figures(watched: WatchedStore, survey: PartitionSurvey) -> PartitionFigures:
+def _figures(watched: WatchedStore, survey: PartitionSurvey, paused: Mapping[str, Pause]) -> PartitionFigures:
     files, head, topic = survey.files, survey.head, survey.meta.name
     first = files[0].base_offset if files and head is None else 0
     published = _published_offset(watched, survey)
@@ -116,7 +126,7 @@ def _figures(watched: WatchedStore, survey: PartitionSurvey) -> PartitionFigures
         damaged=survey.damaged,
         fault="" if fault is None or isinstance(fault, StoreClosed) else type(fault).__name__,
         fenced=survey.fence or "",
-        paused=str(watched.pauses.of(topic) or ""),
+        paused=str(paused.get(topic, "")),
         survey=survey,
     )
 

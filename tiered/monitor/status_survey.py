@@ -41,12 +41,13 @@ def store_status(watched: WatchedStore) -> StoreStatus:
             )
         )
 
+    paused = watched.paused_topics()
     surveys = watched.survey.partitions(lambda topic, error: problem(topic, 0, error), ask_bucket=True)
     for survey in surveys:
-        figures.append(partition_figures(watched, _by_files(watched, survey)))
+        figures.append(partition_figures(watched, _by_files(watched, survey), paused))
         try:
             facts = consumers.added(survey, partition_facts(survey))
-            rows.append(_partition_status(watched, survey, facts))
+            rows.append(_partition_status(watched, survey, facts, str(paused.get(facts.topic, ""))))
             busy.append(facts)
         except (TieredError, OSError) as error:
             if not is_gone(context, survey.meta):
@@ -121,7 +122,7 @@ def _pace(watched: WatchedStore, partitions: list[PartitionFacts]) -> TailPace |
 
 
 def _partition_status(
-    watched: WatchedStore, survey: PartitionSurvey, facts: PartitionFacts
+    watched: WatchedStore, survey: PartitionSurvey, facts: PartitionFacts, paused: str
 ) -> PartitionStatus:
     published, hot = survey.published or NOTHING_PUBLISHED, survey.hot
     live = facts.live_segments()
@@ -146,7 +147,7 @@ def _partition_status(
         or (_missing(survey.local, lag.published_offset) or _lost(watched, survey) if knows_bucket else ""),
         scrubbed_us=survey.scrub.completed_us or None,
         damaged=tuple(str(item) for item in survey.damaged) if survey.published is not None else (),
-        paused=str(watched.pauses.of(facts.topic) or ""),
+        paused=paused,
     )
 
 

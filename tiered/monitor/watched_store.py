@@ -8,7 +8,7 @@ from ..engine.context import StoreContext
 from ..engine.open_topics import OpenTopics
 from ..policies.running_actions import RunningActions
 from ..tiering.pass_loop import PassLoop
-from ..tiering.pauses import Pauses
+from ..tiering.pauses import Pause, Pauses
 from ..tiering.store_survey import StoreSurvey
 from .consumer_lag import ConsumerLags
 from .table_lag import TableLags
@@ -37,3 +37,7 @@ class WatchedStore:
     consumer_lags: ConsumerLags
     table_lags: TableLags
     passes: PassLoop | None = None
+
+    def paused_topics(self) -> dict[str, Pause]:
+        """Return the pauses of the topics that are paused now, by name."""
+        return self.pauses.among(self.topics.topic_names())

@@ -204,8 +204,12 @@ class Catalog:
         CorruptionError
             As `topics` does.
         """
-        # A file system that ignores case has a path for each spelling of the name, and one entry.
-        return name in self._listed() and self._has_document(name)
+        if self._has_document(name):
+            # A file system that ignores case has a path for each spelling of the name, and one entry.
+            return name in self._listed()
+        if not (self.root / TOPICS_DIRECTORY).is_dir():
+            self._listed()
+        return False
 
     def _listed(self) -> list[str]:
         folder = self.root / TOPICS_DIRECTORY
