@@ -11,7 +11,7 @@ from pathlib import Path
 
 import tiered
 from tests.crash.system_calls import MARKS
-from tiered.warm import filesystem, partition_directory
+from tiered.warm import document_file, filesystem
 
 SETTINGS = tiered.Settings.model_validate(
     {
@@ -46,8 +46,7 @@ def take_away(step: str) -> None:
             fs.rename(temporary, path)
             fs.sync_directory(path.parent)
 
-        for module in [filesystem, partition_directory]:
-            module.write_atomically = write_plainly  # type: ignore[attr-defined]
+        document_file.write_atomically = write_plainly  # type: ignore[attr-defined]
     else:
         raise SystemExit(f"no such step: {step}")
 

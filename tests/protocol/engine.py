@@ -744,7 +744,7 @@ def engine() -> Iterator[pytest.MonkeyPatch]:
         patch.setattr(
             whole, "FileLock", SimpleNamespace(acquire=lambda *args: SimpleNamespace(release=lambda: None))
         )
-        for name in ("_check_empty", "write_atomically", "write_binding"):
+        for name in ("_check_empty", "write_document", "write_binding"):
             patch.setattr(whole, name, lambda *args: None)
         patch.setattr(whole, "write_lineage", _set("lineage"))
         patch.setattr(

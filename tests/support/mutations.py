@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -54,9 +54,7 @@ def _write_atomically_without(*names: str) -> Any:
         filesystem_write(Without(fs, *names), path, data)
 
     filesystem_write = filesystem.write_atomically
-    with ExitStack() as stack:
-        for module in ("partition_directory", "catalog", "bucket_binding"):
-            stack.enter_context(mock.patch(f"tiered.warm.{module}.write_atomically", changed))
+    with mock.patch("tiered.warm.document_file.write_atomically", changed):
         yield
 
 

@@ -14,11 +14,14 @@ import tiered
 from tests.support.clock import Clock
 from tests.support.watched_bucket import WatchedBucket, away, open_at
 from tiered.errors import ColdStorageError, CorruptionError
+from tiered.format.block import BlockHeader
 from tiered.monitor.figures import store_figures
 from tiered.monitor.status_page import page_state
 from tiered.survey.partition_survey import PartitionSurvey
+from tiered.survey.plan_facts import partition_facts
 from tiered.survey.published_manifest import known_published
 from tiered.survey.scrub_state import Damage, ScrubState
+from tiered.warm import segment_reader
 from tiered.warm.partition_directory import write_fence
 from tiered.warm.segment_reader import SegmentFile
 
@@ -58,6 +61,11 @@ def surveys(store: tiered.Store, **options: Any) -> list[PartitionSurvey]:
         raise AssertionError(topic) from error
 
     return list(store.watched().survey.partitions(unread, **options))
+
+
+def blocks(survey: PartitionSurvey) -> list[BlockHeader]:
+    newest = survey.local.segments[-1]
+    return [block.header for block in newest.blocks(newest.header.base_offset, newest.end_offset)]
 
 
 @pytest.mark.parametrize(
@@ -114,6 +122,32 @@ def test_a_survey_that_does_not_ask_opens_no_sealed_segment(
         ]
         assert (survey.known_end, survey.lineage_end, survey.local.segments) == (3, 3, ())
     assert len(bucket.asked) == before
+
+
+def test_the_facts_of_an_active_segment_are_those_of_its_blocks(
+    store: tiered.Store, bucket: WatchedBucket, tmp_path: Path, clock: Clock
+) -> None:
+    """By the state of its writer, by a scan in another process, and by the blocks themselves."""
+    store.topic("t").append(b"later", partition=0, sync=True)
+    (read,) = [blocks(item) for item in surveys(store, ask_bucket=True) if item.partition == 0]
+    times = [header.append_us for header in read]
+    assert times == [clock() - 7_000_000, clock()]
+    with open_at(tmp_path / "data", bucket, clock, read_only=True) as beside:
+        for opened in (store, beside):
+            newest = partition_facts(surveys(opened, ask_bucket=True)[0]).segments[-1]
+            assert (newest.created_us, newest.last_append_us, newest.codec) == (*times, "none")
+
+
+def test_a_status_maps_no_block_of_an_active_segment(
+    store: tiered.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With thousands of partitions, that would be most of its work."""
+    store.topic("t").roll()
+    for partition in range(PARTITIONS):
+        store.topic("t").append(b"first", partition=partition, sync=True)
+    store.status()  # opens the sealed ones
+    monkeypatch.setattr(segment_reader, "map_bytes", lambda *_: pytest.fail("blocks were mapped"))
+    assert [row.problem for row in store.status()] == [""] * PARTITIONS
 
 
 def test_all_views_agree_about_the_lag(store: tiered.Store, clock: Clock) -> None:

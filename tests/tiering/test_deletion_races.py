@@ -162,13 +162,16 @@ def test_a_topic_of_which_nothing_can_be_read_holds_up_no_other(
             store.create_topic(name).append(b"v")
             store.topic(name).roll()
 
-        def read_whole(path: Path) -> bytes:
-            if "a" in path.parts:
-                raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
-            return path.read_bytes()
+        def failing(real: Callable[[Any], Any]) -> Callable[[Any], Any]:
+            def read(path: Any) -> Any:
+                if "a" in Path(path).parts:
+                    raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+                return real(path)
 
-        for module in (catalog, partition_directory):
-            monkeypatch.setattr(module, "read_whole", read_whole)
+            return read
+
+        monkeypatch.setattr(catalog, "read_document", failing(catalog.read_document))
+        monkeypatch.setattr(partition_directory, "find_document", failing(partition_directory.find_document))
         report, problems = store.tierer.full_pass((clock() + OFFLOAD_US) // 1000)
         assert ["Input/output error" in str(problem) for problem in problems] == [True]
         assert {action.topic for action, _ in report.done} == {"b"}

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -223,12 +224,14 @@ def test_a_disk_that_does_not_read_one_partition_holds_up_no_other(
             topic.append(b"%d" % partition, partition=partition)
         topic.flush()
 
-        def read_whole(path: Path) -> bytes:
-            if path.parent.name == "0":
-                raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
-            return path.read_bytes()
+        real = partition_directory.find_document
 
-        monkeypatch.setattr(partition_directory, "read_whole", read_whole)
+        def find_document(path: str) -> dict[str, Any] | None:
+            if Path(path).parent.name == "0":
+                raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+            return real(path)
+
+        monkeypatch.setattr(partition_directory, "find_document", find_document)
         loop.go(11)
         assert published(bucket, partition=1) == [b"1"]
         assert "Input/output error" in loop.events[-1].errors[0]

@@ -22,6 +22,8 @@ class HotView:
         Path, block index and header of the active segment.
     producers
         The idempotent producers of the records before the end.
+    append_us
+        Append times of the first and the last record of the active segment; None if it has none, or more than are durable.
     """
 
     start_offset: int
@@ -31,3 +33,4 @@ class HotView:
     active_index: BlockIndex
     active_header: SegmentHeader
     producers: tuple[ProducerState, ...] = ()
+    append_us: tuple[int, int] | None = None

@@ -271,7 +271,7 @@ class Tiers:
         """Return the active segment from its writer's state."""
         return SegmentFile.of_writer(
             view.active, view.active_header, view.active_index, view.end_offset, view.producers,
-            use_mmap=self.locations.use_mmap,
+            append_us=view.append_us, use_mmap=self.locations.use_mmap,
         )  # fmt: skip
 
     def writer_segment(self, writer: PartitionWriter, start: int, end: int) -> SegmentFile | None:

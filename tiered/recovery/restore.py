@@ -42,8 +42,6 @@ from ..errors import ColdStorageError, ConfigError, Fenced, SchemaMismatch, Stor
 from ..format.document import (
     ERASURES_FEATURE,
     FEATURES,
-    decode_document,
-    encode_document,
 )
 from ..format.manifest import Head, ObjectEntry
 from ..format.producers import states_before
@@ -64,9 +62,10 @@ from ..warm.catalog import (
     Catalog,
     TransactionsCut,
 )
+from ..warm.document_file import read_document, write_document
 from ..warm.erasure_ledger import ErasureLedger
 from ..warm.file_lock import FileLock
-from ..warm.filesystem import FileSystem, read_whole, write_atomically
+from ..warm.filesystem import FileSystem
 from ..warm.mount_check import check_local
 from ..warm.partition_directory import write_lineage, write_start_offset
 from ..warm.segment_writer import SegmentWriter
@@ -275,7 +274,7 @@ class _Restore:
             mark[FEATURES] = sorted(self._features)
         if self._cuts:
             mark[TRANSACTIONS_CUTS] = [cut._asdict() for cut in self._cuts]
-        write_atomically(self._fs, self._root / RESTORING_FILE, encode_document(mark))
+        write_document(self._fs, self._root / RESTORING_FILE, mark)
 
     def _read_mark(self) -> dict[str, Any] | None:
         """Return the mark of an interrupted restore into this directory; None if there was none.
@@ -287,7 +286,7 @@ class _Restore:
         """
         path = self._root / RESTORING_FILE
         try:
-            mark = decode_document(read_whole(path), where=str(path))
+            mark = read_document(path)
         except FileNotFoundError:
             return None
         at_us = mark.get("at_us")

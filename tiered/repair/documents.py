@@ -27,7 +27,7 @@ from ..verify.segments import SegmentCheck, check_segment
 from ..verify.verifier import find_bucket_topic
 from ..warm.bucket_binding import COLD_FILE, BucketBinding, write_binding
 from ..warm.catalog import STORE_FILE, TOPIC_FILE, TOPICS_DIRECTORY, Catalog
-from ..warm.filesystem import write_atomically
+from ..warm.document_file import write_document
 from ..warm.partition_directory import (
     FENCED_FILE,
     LINEAGE_FILE,
@@ -118,7 +118,7 @@ def _store(context: RepairContext, path: Path) -> Repair:
             features.add(feature)
     if features:
         content[FEATURES] = sorted(features)
-    write_atomically(context.fs, path, encode_document(content))
+    write_document(context.fs, path, content)
     return Repair(str(path), "wrote the id that every segment bears", "done", kept=kept)
 
 
@@ -177,7 +177,7 @@ def _topic(context: RepairContext, path: Path) -> Repair:
     kept = copy_aside(context.fs, path)
     counts = [int(item.name) + 1 for item in partitions if item.name.isdigit()]
     meta = replace(meta, partitions=max([meta.partitions, *counts]))
-    write_atomically(context.fs, path, encode_document(meta.to_json()))
+    write_document(context.fs, path, meta.to_json())
     return Repair(str(path), "took the copy from the bucket", "done", kept=kept)
 
 

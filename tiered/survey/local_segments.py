@@ -121,6 +121,12 @@ def open_file(
 
 def append_time_us(segment: SegmentFile, offset: int) -> int | None:
     """Return the append time of the first record at or after `offset`; None if the segment has none."""
+    if segment.append_us is not None:
+        first, last = segment.append_us
+        if offset <= segment.header.base_offset:
+            return first
+        if offset == segment.end_offset - 1:
+            return last
     for block in segment.blocks(max(offset, segment.header.base_offset), segment.end_offset):
         return block.header.append_us
     return None

@@ -142,14 +142,14 @@ def _segment_fact(
     segment_id: UUID = header.segment_id
     # A crash may come between a segment's footer and the next file. Until a writer has made that file, only tails move.
     sealed = facts is not None and not newest
-    first = next(item.blocks(header.base_offset, item.end_offset), None)
-    codec = Codec.NONE if first is None else Codec(first.header.codec)
+    # Only a re-encoding compresses, and it seals.
+    codec = Codec.NONE if facts is None else _codec(item)
     size = item.bytes
     # A tail does not count, even with all records of the segment: a tail is never merged, scrubbed or moved.
     wholes = [entry for entry in own if entry.sealed]
     last_append_us = facts.last_append_us if facts else append_time_us(item, item.end_offset - 1)
     # An open segment may have been empty for a long time. No rule needs the first append of a sealed one.
-    first_append_us = None if sealed or first is None else first.header.append_us
+    first_append_us = None if sealed else append_time_us(item, header.base_offset)
     return SegmentFact(
         topic=survey.meta.name,
         partition=survey.partition,
@@ -196,3 +196,8 @@ def _share(entry: ObjectEntry, base_offset: int, end_offset: int) -> int:
     """Return the share of these offsets in the size of an object; a merged object holds several segments."""
     low, high = max(entry.base_offset, base_offset), min(entry.end_offset, end_offset)
     return entry.bytes * max(0, high - low) // (entry.end_offset - entry.base_offset)
+
+
+def _codec(item: SegmentFile) -> Codec:
+    first = next(item.blocks(item.header.base_offset, item.end_offset), None)
+    return Codec.NONE if first is None else Codec(first.header.codec)

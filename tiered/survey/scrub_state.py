@@ -11,10 +11,10 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from ..errors import CorruptionError
-from ..format.document import decode_document, encode_document
 from ..policies.facts import ScrubFact
+from ..warm.document_file import find_document, write_document
 from ..warm.file_lock import FileLock
-from ..warm.filesystem import FileSystem, read_whole, write_atomically
+from ..warm.filesystem import FileSystem
 
 SCRUB_FILE = "scrub.json"
 SCRUB_LOCK = "scrub.lock"
@@ -66,13 +66,14 @@ class ScrubState:
 
 def read_scrub_state(directory: Path) -> ScrubState:
     """Return the state of a partition; the initial state if the file is missing or fails its checksum."""
-    path = directory / SCRUB_FILE
     try:
-        values = decode_document(read_whole(path), where=str(path))
+        values = find_document(f"{directory}/{SCRUB_FILE}")
+        if values is None:
+            return ScrubState()
         damaged = tuple(Damage(**item) for item in values.pop("damaged"))
         numbers = {name: int(values[name]) for name in ScrubState.__dataclass_fields__ if name != "damaged"}
         return ScrubState(**numbers, damaged=damaged)
-    except (FileNotFoundError, CorruptionError, KeyError, TypeError, ValueError):
+    except (CorruptionError, KeyError, TypeError, ValueError):
         return ScrubState()
 
 
@@ -89,7 +90,7 @@ def change_scrub_state(
     lock = FileLock.acquire(directory / SCRUB_LOCK, what, wait_seconds=_TURN_SECONDS, nameless=True)
     try:
         state = change(read_scrub_state(directory))
-        write_atomically(fs, directory / SCRUB_FILE, encode_document(asdict(state)))
+        write_document(fs, directory / SCRUB_FILE, asdict(state))
         return state
     finally:
         lock.release()

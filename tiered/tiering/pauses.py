@@ -10,17 +10,16 @@ A file that cannot be read counts as a pause, because a wrong pause does no last
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from ..base.caller import whoami
 from ..errors import ConfigError, ReadOnly, TieredError, TopicNotFound
-from ..format.document import decode_document, encode_document
 from ..format.timestamps import to_datetime
 from ..warm.catalog import TOPICS_DIRECTORY
-from ..warm.filesystem import FileSystem, read_whole, write_atomically
+from ..warm.document_file import find_document, write_document
+from ..warm.filesystem import FileSystem
 
 PAUSED_FILE = "paused.json"
 
@@ -88,7 +87,7 @@ class Pauses:
         directory = self._existing_directory(topic)
         pause = Pause(self._clock(), whoami(), " ".join(str(reason).split()), topic is None)
         values = {name: value for name, value in asdict(pause).items() if name != "whole_store"}
-        write_atomically(self._fs, directory / PAUSED_FILE, encode_document(values))
+        write_document(self._fs, directory / PAUSED_FILE, values)
         return pause
 
     def resume(self, topic: str | None) -> bool:
@@ -124,12 +123,12 @@ class Pauses:
 
 
 def _read(directory: Path) -> Pause | None:
-    path = directory / PAUSED_FILE
     try:
-        os.stat(path)  # noqa: PTH116 — nearly always there is none, and to open a file takes longer
-        values = decode_document(read_whole(path), where=str(path))
+        values = find_document(f"{directory}/{PAUSED_FILE}")
+        if values is None:
+            return None
         return Pause(int(values["since_us"]), str(values["by"]), str(values["reason"]))
-    except (FileNotFoundError, NotADirectoryError):
+    except NotADirectoryError:
         return None
     except (TieredError, OSError, KeyError, TypeError, ValueError) as error:
         return Pause(None, "a file that cannot be read", f"{type(error).__name__}: {error}")

@@ -6,8 +6,8 @@ import logging
 from pathlib import Path
 
 from ..errors import CorruptionError, TieredError
-from ..format.document import decode_document, encode_document
-from ..warm.filesystem import FileSystem, read_whole, write_atomically
+from ..warm.document_file import find_document, write_document
+from ..warm.filesystem import FileSystem
 
 log = logging.getLogger("tiered.maintenance")
 
@@ -21,13 +21,13 @@ def read_swept(root: Path) -> int | None:
     ------
     UnsupportedFormat, Backpressure
     """
-    path = root / SWEPT_FILE
     try:
-        value = decode_document(read_whole(path), where=str(path)).get("swept_us")
-    except FileNotFoundError:
-        return None
+        values = find_document(f"{root}/{SWEPT_FILE}")
     except (CorruptionError, OSError):
         return 0  # an early sweep does no harm; a pass that cannot plan does
+    if values is None:
+        return None
+    value = values.get("swept_us")
     return value if type(value) is int else 0
 
 
@@ -44,6 +44,6 @@ def remove_half_swept(fs: FileSystem, root: Path) -> None:
 def try_write_swept(fs: FileSystem, root: Path, swept_us: int) -> None:
     """Write when the bucket was swept, durably; log an error, after which the next sweep comes early."""
     try:
-        write_atomically(fs, root / SWEPT_FILE, encode_document({"swept_us": swept_us}))
+        write_document(fs, root / SWEPT_FILE, {"swept_us": swept_us})
     except (TieredError, OSError) as error:
         log.warning("cannot write the time of the sweep: %s", error)

@@ -9,11 +9,10 @@ from uuid import UUID
 from ..cold.manifest.keys import STORE_KEY, topic_key
 from ..cold.manifest.store_documents import DELETE_AGAIN, DELETED, DELETED_IN_BUCKET, StoreDocuments
 from ..errors import CorruptionError
-from ..format.document import decode_document
 from ..format.topic_meta import TopicMeta
 from ..warm.bucket_binding import COLD_FILE, read_binding
 from ..warm.catalog import STORE_FILE, TOPIC_FILE, TOPICS_DIRECTORY, deletions
-from ..warm.filesystem import read_whole
+from ..warm.document_file import read_document
 from .findings import Findings
 from .report import Item, Problem
 
@@ -24,7 +23,7 @@ def check_store_document(root: Path, findings: Findings) -> UUID | None:
     store_id = None
     with findings.guard(Item.DOCUMENT, str(path), position=0):
         try:
-            store_id = _id(decode_document(read_whole(path), where=str(path)))
+            store_id = _id(read_document(path))
         except FileNotFoundError:
             findings.add_problem(Problem(Item.DOCUMENT, str(path), "is missing", position=0))
     cold = root / COLD_FILE
@@ -72,10 +71,10 @@ def check_topic_document(root: Path, name: str, findings: Findings) -> TopicMeta
     path = root / TOPICS_DIRECTORY / name / TOPIC_FILE
     with findings.guard(Item.DOCUMENT, str(path), position=0):
         try:
-            data = read_whole(path)
+            values = read_document(path)
         except FileNotFoundError:
             raise CorruptionError("is missing beside segments", where=str(path)) from None
-        meta = TopicMeta.from_json(decode_document(data, where=str(path)), where=str(path))
+        meta = TopicMeta.from_json(values, where=str(path))
         if meta.name != name:
             raise CorruptionError(f"is of topic {meta.name!r}", where=str(path))
         for partition in range(meta.partitions):

@@ -6,8 +6,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from ..errors import CorruptionError
-from ..format.document import decode_document, encode_document
-from .filesystem import FileSystem, read_whole, write_atomically
+from .document_file import find_document, write_document
+from .filesystem import FileSystem
 
 COLD_FILE = "cold.json"
 
@@ -38,17 +38,16 @@ def read_binding(root: Path) -> BucketBinding:
     ------
     CorruptionError, UnsupportedFormat
     """
-    path = root / COLD_FILE
-    try:
-        values = decode_document(read_whole(path), where=str(path))
-    except FileNotFoundError:
+    path = f"{root}/{COLD_FILE}"
+    values = find_document(path)
+    if values is None:
         return BucketBinding()
     url, endpoint_url, region, home = (values.get(name) for name in ("url", "endpoint_url", "region", "home"))
     if not all(isinstance(text, str | None) for text in (url, endpoint_url, region, home)):
-        raise CorruptionError("no valid binding to a bucket", where=str(path))
+        raise CorruptionError("no valid binding to a bucket", where=path)
     return BucketBinding(url, endpoint_url, region, bool(values.get("claimed", False)), home)
 
 
 def write_binding(fs: FileSystem, root: Path, binding: BucketBinding) -> None:
     """Store a binding durably."""
-    write_atomically(fs, root / COLD_FILE, encode_document(asdict(binding)))
+    write_document(fs, root / COLD_FILE, asdict(binding))

@@ -14,14 +14,15 @@ from typing import NamedTuple
 from uuid import UUID, uuid4
 
 from ..errors import ConfigError, CorruptionError, TieredError, TopicNotFound
-from ..format.document import FEATURES, decode_document, encode_document
+from ..format.document import FEATURES
 from ..format.schema import is_topic_name
 from ..format.timestamps import to_datetime
 from ..format.topic_meta import TopicMeta
 from .bucket_binding import read_binding
+from .document_file import read_document, write_document
 from .file_lock import directory_lock
 from .file_value_cache import FileValueCache
-from .filesystem import FileSystem, read_whole, write_atomically
+from .filesystem import FileSystem
 from .rights import apply_root_rights
 
 _CHANGE_SECONDS_MAX = 30.0
@@ -92,7 +93,7 @@ class Catalog:
         """
         path = self.root / STORE_FILE
         try:
-            values = decode_document(read_whole(path), where=str(path))
+            values = read_document(path)
         except (FileNotFoundError, NotADirectoryError):
             if (self.root / RESTORING_FILE).exists():
                 raise ConfigError(
@@ -128,7 +129,7 @@ class Catalog:
         CorruptionError, UnsupportedFormat
         """
         path = self.root / STORE_FILE
-        value = decode_document(read_whole(path), where=str(path)).get("lineage", 1)
+        value = read_document(path).get("lineage", 1)
         if type(value) is not int or not 1 <= value < 1 << 63:
             raise CorruptionError("store.json has no lineage", where=str(path))
         return value
@@ -143,7 +144,7 @@ class Catalog:
         path = self.root / STORE_FILE
 
         def read() -> frozenset[str]:
-            return frozenset(decode_document(read_whole(path), where=str(path)).get(FEATURES, ()))
+            return frozenset(read_document(path).get(FEATURES, ()))
 
         return self._features.read(str(path), read)
 
@@ -156,10 +157,10 @@ class Catalog:
         """
         path = self.root / STORE_FILE
         with directory_lock(self.root, wait_seconds=_CHANGE_SECONDS_MAX):
-            values = decode_document(read_whole(path), where=str(path))
+            values = read_document(path)
             if name not in values.get(FEATURES, ()):
                 values[FEATURES] = sorted({*values.get(FEATURES, ()), name})
-                write_atomically(self._fs, path, encode_document(values))
+                write_document(self._fs, path, values)
 
     def transactions_cuts(self) -> tuple[TransactionsCut, ...]:
         """Return what does not count of the transaction log.
@@ -169,7 +170,7 @@ class Catalog:
         CorruptionError, UnsupportedFormat
         """
         path = self.root / STORE_FILE
-        values = decode_document(read_whole(path), where=str(path))
+        values = read_document(path)
         only = values.get(_ONLY_CUT)
         try:
             cuts = tuple(
@@ -183,7 +184,7 @@ class Catalog:
 
     def _create_store(self, path: Path) -> UUID:
         store_id = uuid4()
-        write_atomically(self._fs, path, encode_document({"id": str(store_id)}))
+        write_document(self._fs, path, {"id": str(store_id)})
         return store_id
 
     def topics(self) -> list[str]:
@@ -263,7 +264,7 @@ class Catalog:
         try:
             for partition in range(meta.partitions):
                 self._fs.make_directory(self.partition_directory(meta.name, partition))
-            write_atomically(self._fs, path, encode_document(meta.to_json()))
+            write_document(self._fs, path, meta.to_json())
         except OSError as error:
             raise TieredError(
                 f"the disk failed ({error.strerror}) at {path}; open the store again to see what it holds"
@@ -337,10 +338,10 @@ def read_topic(root: Path, name: str) -> TopicMeta:
     """
     path = root / TOPICS_DIRECTORY / name / TOPIC_FILE
     try:
-        data = read_whole(path)
+        values = read_document(path)
     except (FileNotFoundError, NotADirectoryError):
         raise TopicNotFound(f"no topic {name!r} in {root}; create it first") from None
-    meta = TopicMeta.from_json(decode_document(data, where=str(path)), where=str(path))
+    meta = TopicMeta.from_json(values, where=str(path))
     if meta.name != name:
         raise CorruptionError(f"this is the document of topic {meta.name!r}", where=str(path))
     return meta
@@ -376,7 +377,7 @@ def deletions(root: Path) -> list[Deletion]:
         path = directory / TOPIC_FILE
         meta: TopicMeta | TieredError
         try:
-            meta = TopicMeta.from_json(decode_document(read_whole(path), where=str(path)), where=str(path))
+            meta = TopicMeta.from_json(read_document(path), where=str(path))
         except TieredError as error:
             meta = error
         except OSError as error:

@@ -13,7 +13,6 @@ from uuid import UUID
 import pyarrow as pa
 
 from ..errors import CorruptionError, TieredError
-from ..format.document import decode_document, encode_document
 from ..format.erasure import (
     LEDGER_FILE,
     VALUES_FOLDER,
@@ -23,6 +22,7 @@ from ..format.erasure import (
     ledger_from_json,
     ledger_to_json,
 )
+from .document_file import read_document, write_document
 from .file_lock import directory_lock
 from .file_value_cache import FileValueCache
 from .filesystem import FileSystem, read_whole, write_atomically
@@ -54,7 +54,7 @@ class ErasureLedger:
             return ()
 
     def _read(self) -> tuple[LedgerEntry, ...]:
-        values = decode_document(read_whole(self._path), where=str(self._path))
+        values = read_document(self._path)
         return ledger_from_json(values, where=str(self._path))
 
     def read_values(self, erasure: LedgerEntry, kind: pa.DataType) -> pa.Array:
@@ -135,13 +135,13 @@ class ErasureLedger:
         if values == self._waiting():
             return
         if values:
-            write_atomically(self._fs, self._wait_path, encode_document(values))
+            write_document(self._fs, self._wait_path, values)
         else:
             self._fs.unlink(self._wait_path)
 
     def _waiting(self) -> dict[str, str]:
         try:
-            values = decode_document(read_whole(self._wait_path), where=str(self._wait_path))
+            values = read_document(self._wait_path)
         except (TieredError, OSError):
             return {}  # not there, or damaged: the next pass writes it anew
         return {key: text for key, text in values.items() if isinstance(text, str)}
@@ -164,7 +164,7 @@ class ErasureLedger:
                 self._fs.sync_directory(self._folder)
 
     def _write(self, erasures: tuple[LedgerEntry, ...]) -> None:
-        write_atomically(self._fs, self._path, encode_document(ledger_to_json(erasures)))
+        write_document(self._fs, self._path, ledger_to_json(erasures))
 
     @contextmanager
     def _held(self) -> Iterator[tuple[LedgerEntry, ...]]:

@@ -10,8 +10,8 @@ from typing import NamedTuple
 from uuid import UUID
 
 from ..errors import CorruptionError, UnsupportedFormat
-from ..format.document import decode_document
-from .filesystem import FileSystem, read_whole
+from .document_file import read_document
+from .filesystem import FileSystem
 
 STAGE_DIRECTORY = "stage"
 
@@ -43,7 +43,7 @@ def done_batches(root: Path) -> list[DoneBatch]:
                 "with that build, which appends the rest"
             )
         if done.exists():
-            values = decode_document(read_whole(done), where=str(done))
+            values = read_document(done)
             try:
                 batch = DoneBatch(
                     UUID(values["topic_id"]), str(values["query"]), int(values["batch"]),

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..errors import CorruptionError
-from ..format.document import decode_document, encode_document
-from .filesystem import DiskErrors, FileSystem, read_whole, write_atomically
+from .document_file import find_document, write_document
+from .filesystem import DiskErrors, FileSystem
 from .writer_requests import REQUEST_FILE
 
 _NAME = re.compile(r"([0-9]{20})-([0-9]{1,9})\.log")
@@ -95,53 +95,47 @@ def read_start_offset(directory: Path) -> int:
     ------
     CorruptionError, UnsupportedFormat
     """
-    path = directory / START_FILE
-    try:
-        data = read_whole(path)
-    except FileNotFoundError:
+    path = f"{directory}/{START_FILE}"
+    values = find_document(path)
+    if values is None:
         return 0
-    value = decode_document(data, where=str(path)).get("start_offset")
+    value = values.get("start_offset")
     if type(value) is not int or not 0 <= value < 1 << 63:
-        raise CorruptionError("no start offset", where=str(path))
+        raise CorruptionError("no start offset", where=path)
     return value
 
 
 def write_start_offset(fs: FileSystem, directory: Path, start_offset: int) -> None:
     """Store the start offset durably."""
-    write_atomically(fs, directory / START_FILE, encode_document({"start_offset": start_offset}))
+    write_document(fs, directory / START_FILE, {"start_offset": start_offset})
 
 
 def read_lineage(directory: Path) -> int | None:
     """Return the epoch of the partition's lineage in the bucket; None before the first claim."""
-    path = directory / LINEAGE_FILE
-    try:
-        data = read_whole(path)
-    except FileNotFoundError:
+    path = f"{directory}/{LINEAGE_FILE}"
+    values = find_document(path)
+    if values is None:
         return None
-    value = decode_document(data, where=str(path)).get("epoch")
+    value = values.get("epoch")
     if type(value) is not int or not 1 <= value < 1 << 63:
-        raise CorruptionError("no lineage epoch", where=str(path))
+        raise CorruptionError("no lineage epoch", where=path)
     return value
 
 
 def write_lineage(fs: FileSystem, directory: Path, epoch: int) -> None:
     """Store the lineage durably, so that a restore elsewhere fences this disk even after a restart."""
-    write_atomically(fs, directory / LINEAGE_FILE, encode_document({"epoch": epoch}))
+    write_document(fs, directory / LINEAGE_FILE, {"epoch": epoch})
 
 
 def read_fence(directory: Path) -> str | None:
     """Return the reason why the partition is fenced; None if it is not."""
-    path = directory / FENCED_FILE
-    try:
-        data = read_whole(path)
-    except FileNotFoundError:
-        return None
-    return str(decode_document(data, where=str(path)).get("reason", "a newer lineage exists"))
+    values = find_document(f"{directory}/{FENCED_FILE}")
+    return None if values is None else str(values.get("reason", "a newer lineage exists"))
 
 
 def write_fence(fs: FileSystem, directory: Path, reason: str) -> None:
     """Mark the partition as fenced, durably."""
-    write_atomically(fs, directory / FENCED_FILE, encode_document({"reason": reason}))
+    write_document(fs, directory / FENCED_FILE, {"reason": reason})
 
 
 def read_marks(directory: Path) -> dict[str, float]:
@@ -151,20 +145,19 @@ def read_marks(directory: Path) -> dict[str, float]:
     ------
     CorruptionError, UnsupportedFormat
     """
-    path = directory / SWEEP_FILE
-    try:
-        data = read_whole(path)
-    except FileNotFoundError:
+    path = f"{directory}/{SWEEP_FILE}"
+    values = find_document(path)
+    if values is None:
         return {}
-    marks = decode_document(data, where=str(path)).get("unnamed")
+    marks = values.get("unnamed")
     if not isinstance(marks, dict) or not all(isinstance(item, (int, float)) for item in marks.values()):
-        raise CorruptionError("no marks of a sweep", where=str(path))
+        raise CorruptionError("no marks of a sweep", where=path)
     try:
         return {key: float(since) for key, since in marks.items()}
     except OverflowError:
-        raise CorruptionError("no marks of a sweep", where=str(path)) from None
+        raise CorruptionError("no marks of a sweep", where=path) from None
 
 
 def write_marks(fs: FileSystem, directory: Path, marks: dict[str, float]) -> None:
     """Store the orphans of a sweep durably."""
-    write_atomically(fs, directory / SWEEP_FILE, encode_document({"unnamed": marks}))
+    write_document(fs, directory / SWEEP_FILE, {"unnamed": marks})

@@ -53,6 +53,8 @@ class SegmentFile:
         The scan of the blocks, if there is no footer.
     producers : tuple of ProducerState
         The producers at its end.
+    append_us : (int, int) | None
+        Append times of the first and the last record of a segment without a footer; None if they are unknown.
     identity : tuple of int
         Device, inode and time of change of a sealed segment's file; the id of a writer's active segment; else empty.
     """
@@ -60,9 +62,10 @@ class SegmentFile:
     def __init__(
         self, path: Path, data: pa.Buffer | None, header: SegmentHeader, index: BlockIndex, end_offset: int,
         facts: SegmentFacts | None, scan: BlockScan | None, producers: tuple[ProducerState, ...] = (), *,
-        use_mmap: bool = True, identity: tuple[int, ...] = (),
+        append_us: tuple[int, int] | None = None, use_mmap: bool = True, identity: tuple[int, ...] = (),
     ) -> None:  # fmt: skip
         self.producers = producers
+        self.append_us = append_us
         self.identity = identity
         self._use_mmap = use_mmap
         self.path = path
@@ -138,6 +141,9 @@ class SegmentFile:
                 None,
                 scan,
                 scan.producers.snapshot(),
+                append_us=None
+                if scan.first_append_us is None
+                else (scan.first_append_us, scan.last_append_us),
             )
         finally:
             os.close(fd)
@@ -176,6 +182,7 @@ class SegmentFile:
         end_offset: int,
         producers: tuple[ProducerState, ...] = (),
         *,
+        append_us: tuple[int, int] | None = None,
         use_mmap: bool = True,
     ) -> SegmentFile:
         """Return the active segment from the state of its writer; the file is opened at the first read.
@@ -184,8 +191,9 @@ class SegmentFile:
         """
         identity = (header.segment_id.int,)
         return cls(
-            path, None, header, index, end_offset, None, None, producers, use_mmap=use_mmap, identity=identity
-        )
+            path, None, header, index, end_offset, None, None, producers,
+            append_us=append_us, use_mmap=use_mmap, identity=identity,
+        )  # fmt: skip
 
     @cached_property
     def matches_path(self) -> bool:

@@ -19,8 +19,8 @@ from pathlib import Path
 from uuid import UUID
 
 from ..errors import CorruptionError, UnsupportedFormat
-from ..format.document import decode_document, encode_document
-from .filesystem import FileSystem, read_whole, write_atomically
+from .document_file import find_document, write_document
+from .filesystem import FileSystem
 
 REQUEST_FILE = "asked.json"
 
@@ -78,7 +78,7 @@ def post(fs: FileSystem, directory: Path, request: WriterRequest) -> None:
         **({"forget": True} if request.forget else {}),
         **({"shorten": request.shorten} if request.shorten else {}),
     }
-    write_atomically(fs, directory / REQUEST_FILE, encode_document(values))
+    write_document(fs, directory / REQUEST_FILE, values)
 
 
 def take(fs: FileSystem, directory: Path) -> WriterRequest | None:
@@ -102,9 +102,10 @@ def asked_to_shorten(directory: Path, topic_id: UUID) -> int:
 
 
 def _read(directory: Path) -> WriterRequest | None:
-    path = directory / REQUEST_FILE
     try:
-        values = decode_document(read_whole(path), where=str(path))
+        values = find_document(f"{directory}/{REQUEST_FILE}")
+        if values is None:
+            return None
         seal, start, shorten = values["seal"], values["start_offset"], values.get("shorten", 0)
         if not all(type(offset) is int and 0 <= offset < 1 << 63 for offset in (start, shorten)):
             return None
@@ -112,7 +113,5 @@ def _read(directory: Path) -> WriterRequest | None:
         forget = values.get("forget", False) is True
         segment_id = None if seal is None else UUID(seal)
         return WriterRequest(UUID(values["topic_id"]), segment_id, start, decided, forget, shorten)
-    except (FileNotFoundError, CorruptionError, UnsupportedFormat):
-        return None
-    except (KeyError, ValueError, TypeError, AttributeError):
+    except (CorruptionError, UnsupportedFormat, KeyError, ValueError, TypeError, AttributeError):
         return None

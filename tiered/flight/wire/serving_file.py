@@ -16,10 +16,10 @@ from uuid import UUID
 from weakref import WeakKeyDictionary
 
 from ...errors import ConfigError, CorruptionError, TieredError
-from ...format.document import decode_document, encode_document
 from ...warm.catalog import SERVING_FILE
+from ...warm.document_file import read_document, write_document
 from ...warm.file_lock import FileLock, facts_of_holder
-from ...warm.filesystem import FileSystem, read_whole, write_atomically
+from ...warm.filesystem import FileSystem
 from .directory_id import directory_id
 from .instance import Instance
 
@@ -96,7 +96,7 @@ class Posting:
                 wait_seconds=_LOCK_SECONDS,
                 facts={"instance": instance.id},
             )
-            write_atomically(fs, root / SERVING_FILE, encode_document(values))
+            write_document(fs, root / SERVING_FILE, values)
         except (TieredError, OSError) as error:
             if lock is not None:
                 lock.release()
@@ -153,7 +153,7 @@ def read_notice(root: Path) -> ServingFile | None:
     """
     path = root / SERVING_FILE
     try:
-        values = decode_document(read_whole(path), where=str(path))
+        values = read_document(path)
     except FileNotFoundError:
         return None
     texts = [values.get(name) for name in ("directory_id", "instance", "secret")]
