@@ -259,6 +259,64 @@ def test_a_transaction_takes_what_was_returned(run: Any) -> None:
     run(body)
 
 
+def test_what_a_poll_of_an_ended_loop_had_read_is_returned_in_the_next_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread that read is not of the loop, and ends after it."""
+    reading, go_on = threading.Event(), threading.Event()
+
+    async def cancelled() -> tuple[AsyncStore, AsyncConsumer]:
+        store = await tiered.aio.open(tmp_path / "data", settings=stepwise(offload="off"))
+        topic = await store.create_topic("events")
+        await topic.append_many([b"%d" % i for i in range(5)])
+        await topic.flush()
+        consumer = await topic.consumer("billing")
+        poll = consumer.sync.poll
+
+        def late(*arguments: Any) -> list[pa.RecordBatch]:
+            batches = poll(*arguments)
+            reading.set()
+            go_on.wait()
+            return batches
+
+        with monkeypatch.context() as patched:
+            patched.setattr(consumer.sync, "poll", late)
+            task = asyncio.create_task(consumer.poll())
+            await soon(reading.is_set)
+            task.cancel()
+            await asyncio.wait([task])
+        return store, consumer
+
+    async def again(store: AsyncStore, consumer: AsyncConsumer) -> None:
+        task = asyncio.create_task(consumer.poll())
+        await asyncio.sleep(0)
+        go_on.set()
+        assert numbers(await task) == list(range(5))
+        await consumer.commit()
+        assert consumer.sync.committed() == {0: 5}
+        await store.close()
+
+    asyncio.run(again(*asyncio.run(cancelled())))
+
+
+def test_a_position_moves_over_records_that_are_gone(run: Any) -> None:
+    """Else the next session is behind records that nobody can read."""
+
+    async def body(store: AsyncStore) -> None:
+        topic = await store.create_topic("events", partitions=2)
+        await topic.append_many([{"value": b"%d" % i, "partition": i % 2} for i in range(8)])
+        await topic.flush()
+        async with topic.consumer("billing", on_rewind="latest") as consumer:
+            topic.sync.delete_before(4, 0)
+            assert sorted(numbers(await consumer.poll(0))) == [1, 3, 5, 7]
+            assert consumer.position() == {0: 4, 1: 4}
+            assert await consumer.lag() == {0: 0, 1: 0}
+            await consumer.commit()
+            assert consumer.sync.committed() == {0: 4, 1: 4}
+
+    run(body)
+
+
 def test_a_commit_that_is_cancelled_is_whole(run: Any) -> None:
     async def body(store: AsyncStore) -> None:
         topic = await store.create_topic("events", partitions=2)

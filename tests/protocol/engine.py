@@ -353,8 +353,8 @@ class Process:
             context=context, topic=lambda name: SimpleNamespace(meta=disk.meta, writers=writers)
         )
         self.handle = PartitionHandle.named(topics, disk.meta.name, 0)
-        local = LocalActions(context, topics, self.claims)  # type: ignore[arg-type]
         publish = PublishActions(context, topics, self.claims)  # type: ignore[arg-type]
+        local = LocalActions(context, topics, self.claims, publish)  # type: ignore[arg-type]
         self.handlers: dict[type[Action], Handler] = {
             Offload: publish.offload,
             ShipTail: publish.ship_tail,

@@ -7,6 +7,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Mapping
+from concurrent.futures import Future
 from types import TracebackType
 from typing import Self
 
@@ -37,7 +38,7 @@ class AsyncConsumer:
         self._returned, self._lineages = consumer.position(), consumer.lineages()
         self._read: deque[pa.RecordBatch] = deque()
         self._read_lineages = consumer.lineages()
-        self._reading: asyncio.Future[list[pa.RecordBatch]] | None = None
+        self._reading: Future[list[pa.RecordBatch]] | None = None
         self._turn = asyncio.Lock()
         self._wakes: set[threading.Event] = set()
 
@@ -97,6 +98,11 @@ class AsyncConsumer:
             self._reading = None
             self._read.extend(batches)
             self._read_lineages = self.sync.lineages()
+            read = {batch.column("partition")[0].as_py() for batch in batches}
+            for partition, position in self.sync.position().items():
+                if partition not in read:  # it may have moved over records that are gone
+                    self._returned[partition] = position
+                    self._lineages[partition] = self._read_lineages[partition]
 
     async def _wait(self, seconds: float | None) -> None:
         """Wait until a partition may have more records; a second at most."""
@@ -106,9 +112,6 @@ class AsyncConsumer:
         waiting = self._threads.start(lambda: self.sync.topic.wait_durable(positions, seconds, wake))
         try:
             await self._threads.result(waiting)
-        except asyncio.CancelledError:
-            waiting.add_done_callback(lambda done: done.cancelled() or done.exception())
-            raise
         finally:
             wake.set()
             self._wakes.discard(wake)
@@ -137,7 +140,7 @@ class AsyncConsumer:
         """Continue at other offsets; see `Consumer.seek`."""
         async with self._turn:
             if self._reading is not None:
-                await asyncio.wait([self._reading])
+                await self._threads.ended(self._reading)
             if isinstance(to, Mapping):
                 # The other partitions go on behind what was returned, and not behind what was read.
                 ahead = self.sync.position()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Generator
+from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -28,8 +29,8 @@ class Threads:
         self._pool = WorkerPool(_THREADS_MAX, "tiered-aio")
         self.closed = False
 
-    def start(self, call: Callable[[], _Result]) -> asyncio.Future[_Result]:
-        """Run a call on a thread; give its future to `result`.
+    def start(self, call: Callable[[], _Result]) -> Future[_Result]:
+        """Run a call on a thread; give its future, which belongs to no event loop, to `result`.
 
         Raises
         ------
@@ -38,7 +39,7 @@ class Threads:
         future = self._pool.submit(call)
         if future is None:
             raise StoreClosed("the store is closed")
-        return asyncio.wrap_future(future)
+        return future
 
     async def run(self, call: Callable[[], _Result]) -> _Result:
         """Run a call on a thread, and return its result. A cancellation waits for the end of the call.
@@ -51,12 +52,10 @@ class Threads:
         try:
             return await self.result(future)
         except asyncio.CancelledError:
-            await asyncio.wait([future])
-            if not future.cancelled():
-                future.exception()  # mark the error as retrieved: no caller is left to get it
+            await self.ended(future)
             raise
 
-    async def result(self, future: asyncio.Future[_Result]) -> _Result:
+    async def result(self, future: Future[_Result]) -> _Result:
         """Return the result of a call that `start` began; a cancellation does not end the call.
 
         Raises
@@ -65,11 +64,18 @@ class Threads:
             The call never began.
         """
         try:
-            return await asyncio.shield(future)
+            return await asyncio.shield(asyncio.wrap_future(future))
         except asyncio.CancelledError:
             if future.cancelled():
                 raise StoreClosed("the store is closed") from None
             raise
+
+    async def ended(self, future: Future[Any]) -> None:
+        """Wait for the end of a call that `start` began."""
+        waiting = asyncio.wrap_future(future)
+        await asyncio.wait([waiting])
+        if not waiting.cancelled():
+            waiting.exception()  # mark the error as retrieved: no caller is left to get it
 
     def close(self) -> None:
         """Start no more calls."""

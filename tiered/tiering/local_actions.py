@@ -21,12 +21,16 @@ from ..warm.segment_reader import SegmentFile
 from ..warm.writer_requests import WriterRequest, post
 from .claims import Claims
 from .partition_handle import PartitionHandle
+from .publish_actions import PublishActions
 
 
 class LocalActions:
     """Handlers of the actions on local files; each reads the present state before it changes anything."""
 
-    def __init__(self, context: StoreContext, topics: OpenTopics, claims: Claims) -> None:
+    def __init__(
+        self, context: StoreContext, topics: OpenTopics, claims: Claims, publish: PublishActions
+    ) -> None:
+        self._publish = publish
         self._context = context
         self._topics = topics
         self._tiers = context.tiers
@@ -173,8 +177,7 @@ class LocalActions:
         else:
             unpublished = loaded.head.start_offset < offset
         if unpublished:
-            head = self._claims.committer(handle).raise_start_offset(offset)
-            self._claims.record_published(handle, head.end_offset)
+            self._publish.publish_start(handle, offset)
         freed = 0
         for segment in handle.local().segments[:-1]:
             if segment.end_offset <= offset and segment.facts is not None:

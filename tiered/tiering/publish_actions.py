@@ -67,7 +67,7 @@ class PublishActions:
         """
         handle = PartitionHandle.named(self._topics, action.topic, action.partition)
         if action.base_offset == action.end_offset:
-            self._publish_start(handle, action.end_offset)
+            self._raise_start(handle, action.end_offset)
             return 0
         writer = handle.writer
         if writer is not None:
@@ -92,8 +92,36 @@ class PublishActions:
                 moved += count
         return moved
 
-    def _publish_start(self, handle: PartitionHandle, offset: int) -> None:
-        """Publish that the log begins at `offset` or later, in a first head if there is none."""
+    def publish_start(self, handle: PartitionHandle, offset: int) -> None:
+        """Publish that the log begins at `offset` or later.
+
+        The transaction log appends what it still needs again before its start moves. The bucket gets that first, or a disk that
+        is lost then would take it along.
+
+        Raises
+        ------
+        ColdStorageError, Fenced, CorruptionError, UnsupportedFormat
+        """
+        if handle.meta.name == TRANSACTIONS_TOPIC:
+            self._publish_all(handle)
+        self._raise_start(handle, offset)
+
+    def _publish_all(self, handle: PartitionHandle) -> None:
+        actions = survey_tail(self._claims, handle)[1]
+        for action in actions:
+            self.ship_tail(action)
+        end, published = max((action.end_offset for action in actions), default=0), self._published(handle)
+        if published < end:
+            raise ColdStorageError(
+                f"partition {handle.partition} of topic {handle.meta.name!r} is published up to offset {published} of {end}",
+                retryable=True,
+            )
+
+    def _published(self, handle: PartitionHandle) -> int:
+        return self._claims.known_end(handle.meta, handle.partition) or 0
+
+    def _raise_start(self, handle: PartitionHandle, offset: int) -> None:
+        """Publish a start offset, in a first head if there is none."""
         with self._claims.partition_lock(handle):
             try:
                 head = self._claims.committer(handle, fresh=False).raise_start_offset(offset)
@@ -220,9 +248,8 @@ class PublishActions:
             return
         if log.writer is not None:
             log.writer.sync_to(end)  # the last of them may be on its way to the disk
-        for action in survey_tail(self._claims, log)[1]:
-            self.ship_tail(action)
-        published = self._claims.known_end(log.meta, 0) or 0
+        self._publish_all(log)
+        published = self._published(log)
         if published < end:
             raise ColdStorageError(
                 f"the transaction log is published up to offset {published}, and transactions with rows of partition "

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ..errors import CorruptionError
+from ..format.schema import TRANSACTIONS_TOPIC
 from ..policies.actions import ShipTail
 from ..policies.tail_joining import TAIL_BYTES_MAX, start_reason, tail_reason
 from ..survey.lag import Lag, lag_of
@@ -49,7 +50,7 @@ def survey_tail(
     ):
         return _no_lag(handle, published), []
     segments = _segments_after(handle, published or 0)
-    start = read_start_offset(handle.directory)
+    start = _start(handle, segments)
     if (
         reread_head
         and published is not None
@@ -62,7 +63,7 @@ def survey_tail(
     if not segments:
         return _no_lag(handle, published or 0), []
     # Again: an expiry may have moved it during the read of the head.
-    start = read_start_offset(handle.directory)
+    start = _start(handle, segments)
     cursor = max(published or 0, start)
     if published is None:
         cursor = max(cursor, segments[0].header.base_offset)  # the manifest will begin here
@@ -99,6 +100,18 @@ def _segments_after(handle: PartitionHandle, published: int) -> list[SegmentFile
     """Open the segments that hold records at or after `published`, in offset order."""
     segments = handle.segments(lambda _, end: end > published)
     return [segment for segment in segments if segment.end_offset > published]
+
+
+def _start(handle: PartitionHandle, segments: Sequence[SegmentFile]) -> int:
+    """Return the offset from which on unpublished records are published.
+
+    Of the transaction log, that is what is on the disk. Its start offset passes over records that it has appended again behind
+    them, which may be more than one object: until the last one is published, a restore needs the first ones.
+    """
+    start = read_start_offset(handle.directory)
+    if handle.meta.name == TRANSACTIONS_TOPIC and segments:
+        return min(start, segments[0].header.base_offset)
+    return start
 
 
 def _no_lag(handle: PartitionHandle, published: int) -> Lag:

@@ -94,9 +94,9 @@ class Tierer:
         self.locks = TieringLocks(lambda: self.survey.root, context.lifecycle)
         self.tables = TablePasses(context, topics, self.claims, self.pauses)
         self._sweep = StoreSweep(context, topics, self.claims, self.pauses, self.tables)
-        local = LocalActions(context, topics, self.claims)
-        self.erasures = Erasures(context, topics, self.claims, local)
         publish = PublishActions(context, topics, self.claims)
+        local = LocalActions(context, topics, self.claims, publish)
+        self.erasures = Erasures(context, topics, self.claims, local)
         objects = ObjectActions(context, topics, self.claims)
         self.handlers: dict[type[Action], Handler] = {
             Seal: local.seal,

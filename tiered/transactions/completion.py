@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from uuid import UUID
 
 from ..engine.context import Place, StoreContext
 from ..engine.open_topics import OpenTopic, OpenTopics
+from ..engine.writers import open_partition_writer
 from ..errors import CorruptionError, StoreClosed, TieredError, TopicNotFound
 from ..format.document import TRANSACTIONS_FEATURE
 from ..format.schema import TRANSACTIONS_TOPIC
@@ -71,9 +72,14 @@ class Completion:
         self._log.drop_later(self._context.catalog.transactions_cuts())
         # Before a writer drops the request.
         self._asked = self._log.renewal.asked()
-        for part in {
-            (part.topic, part.topic_id, part.partition): part for part in self._open_parts()
-        }.values():
+        parts = {part.place: part for part in self._open_parts()}.values()
+        if self._context.catalog.lineage() > 1:
+            # Readers in other processes go by the log, so it has the offsets before the partitions have the rows.
+            for part in parts:
+                with suppress(TieredError):  # which comes again below
+                    self._place_missing(part)
+            self._log.renewal.rewrite_if_moved()
+        for part in parts:
             try:
                 topic = self.topic_of(part.topic, part.topic_id)
                 if topic is not None:
@@ -91,6 +97,22 @@ class Completion:
             except TieredError as error:
                 _log.warning("the transaction log cannot be shortened now: %s", error)
             self.shorten_log_soon(self._asked)
+
+    def _place_missing(self, one: Part) -> None:
+        """Note where the rows will be that a partition lacks: a restore may have lost records before them."""
+        topic = self.topic_of(one.topic, one.topic_id)
+        if topic is None:
+            return
+        opened = open_partition_writer(self._context, topic.meta, one.partition)
+        with closing(opened) as writer, writer.held() as held:
+            last, end = held.last_sequence(TRANSACTIONS_PRODUCER), held.end_offset
+        for decided in self._log.open_transactions():
+            for at, part in enumerate(decided.parts):
+                missing = part.missing_rows(last) if part.place == one.place else 0
+                if missing > 0 and not part.is_deleted(missing, end):
+                    end += missing
+                    if end != part.end_offset:
+                        self._log.move(decided.offset, at, end - part.rows)
 
     def end_shortening(self) -> None:
         """Before the store closes: do what a pass had asked for before it was opened, unless that is done."""

@@ -20,7 +20,7 @@ from ..errors import StoreClosed, TieredError
 from ..warm.writer_requests import asked_to_shorten
 from .log_records import data_at, staged_at
 from .log_topic import LogTopic
-from .positions import TRANSACTION, record
+from .positions import APPLIED, TRANSACTION, record
 from .staged_rows import staged_row
 
 _log = logging.getLogger("tiered.topic")
@@ -166,15 +166,13 @@ class LogRenewal:
                 row = staged_row("", uuid4().hex, 0, *staged_at(topic, at))
                 records.append(log.append_whole(topic, [row], now_us) - 1)
             row = record(TRANSACTION, "", "", ())
-            row |= {
-                "parts": item.parts,
-                "data": [] if records else data_at(topic, item.offset),
-                "applied": start,
-            }
+            row |= {"parts": item.parts, "data": [] if records else data_at(topic, item.offset)}
             if records:
                 row["records"] = records
             log.tables.decided.forget([item])
             log.append_whole(topic, [row], now_us)
+        # Once all are there: a crash before leaves those that are written anew twice, and their rows are known by their numbers.
+        log.append(topic, {**record(APPLIED, "", "", ()), "applied": start})
         self._delete_before(topic, start)
 
     def _append_staged(self, topic: OpenTopic, before: int) -> None:
