@@ -49,7 +49,7 @@ from ..format.manifest import Head
 from ..format.topic_meta import TopicMeta
 from ..warm.bucket_binding import read_binding
 from .claims import Claims
-from .erase_actions import mark_of, record_erasures
+from .erase_actions import first_offset, mark_of, record_erasures
 from .erase_traces import Traces
 from .local_actions import LocalActions
 from .partition_handle import PartitionHandle
@@ -395,10 +395,11 @@ class Erasures:
             head = None if loaded is None else loaded.head
             mark = mark_of(head, erasure)
             rows += mark.rows
-            start = handle.local().start_offset if head is None else head.start_offset
-            if max(mark.offset, start) < horizon:
+            first = handle.local().start_offset if head is None else first_offset(handle, head)
+            checked = max(mark.offset, first)
+            if checked < horizon:
                 place = f"{handle.meta.name}/{handle.partition}"
-                return f"{place} is checked up to offset {max(mark.offset, start)} of {horizon}", rows
+                return f"{place} is checked up to offset {checked} of {horizon}", rows
             old = None if head is None else _older_file(handle, head, horizon)
             if old is not None:
                 return f"{old} is older than its object; a pass deletes it", rows
