@@ -551,3 +551,19 @@ def test_a_ledger_that_others_wrote_into_the_bucket_ends_no_pass(
         assert "offload" in [action.kind for action, _ in report.done]
         assert [type(error) for error in problems] == [tiered.CorruptionError]
         assert [erasure.state for erasure in store.erasures()] == ["rewriting"]
+
+
+def test_files_of_a_deletion_that_was_killed_go_before_the_end(
+    tmp_path: Path, url: str, clock: Clock, days: Any
+) -> None:
+    """A daemon alone carries the erasure out: no writer opens the store, which would remove them."""
+    topics = tmp_path / "data" / "topics"
+    with open_store(tmp_path / "data", url, clock, settings=SETTINGS) as store:
+        fill_named(store).erase(["b"])
+        store.flush()
+        shutil.copytree(topics / "t", topics / ".deleted-of-a-killed-process")
+        store.delete_topic("t")
+    with open_store(tmp_path / "data", url, clock, settings=SETTINGS, tierer=True) as daemon:
+        run_passes(daemon, clock, days)
+        assert [item.state for item in daemon.erasures()] == ["done"]
+    assert files_with(tmp_path, b"<of b>") == []

@@ -299,7 +299,6 @@ class Erasures:
             elif erasure.is_open and lost is not None:
                 waiting[erasure.id] = str(lost)
                 problems.append(lost)
-            # What was called since the exchange waits for the next one.
             elif erasure.is_open and self._may_go_on(erasure):
                 try:
                     waiting[erasure.id] = self._advance(erasure)
@@ -308,6 +307,9 @@ class Erasures:
                 except (TieredError, OSError) as error:
                     waiting[erasure.id] = f"{type(error).__name__}: {error}"
                     problems.append(as_tiered_error(error))
+            # What was called since the exchange waits for the next one; the others have ended, and their values are there.
+            elif erasure.is_open and self._state.undeleted is not None:
+                waiting[erasure.id] = str(self._state.undeleted)
         try:
             ledger.note_waiting(waiting)
         except (TieredError, OSError) as error:
