@@ -51,7 +51,7 @@ class _Due:
     """An open erasure with its values, and how far the partition was checked for it."""
 
     erasure: LedgerEntry
-    values: tuple[object, ...]
+    wanted: In
     horizon: int
     mark: ErasedMark
 
@@ -65,9 +65,8 @@ class _Due:
 
     def others(self) -> Predicate:
         """Match every other row, also one whose value is null."""
-        column = self.erasure.column
         behind = Comparison("offset", ">=", self.horizon)
-        return Or((behind, IsNull(column), Not(In(column, self.values))))
+        return Or((behind, IsNull(self.erasure.column), Not(self.wanted)))
 
 
 class EraseActions:
@@ -154,12 +153,10 @@ class EraseActions:
         believed: their bytes are verified like the column's.
         """
         manifest = handle.manifest
-        values: dict[str, tuple[object, ...]] = {}
-        for item in due:
-            values[item.erasure.column] = values.get(item.erasure.column, ()) + item.values
+        columns = dict.fromkeys(item.erasure.column for item in due)
         batches = read_object(
-            manifest.store, manifest.keys.data(entry.name), entry, schema, columns=["offset", *values],
-            row_filter=RowFilter((Or(tuple(In(column, wanted) for column, wanted in values.items())),)),
+            manifest.store, manifest.keys.data(entry.name), entry, schema, columns=["offset", *columns],
+            row_filter=RowFilter((Or(tuple(item.wanted for item in due)),)),
             key_column=handle.meta.key_column,
         )  # fmt: skip
         hit: set[UUID] = set()
@@ -193,7 +190,7 @@ class EraseActions:
                 ledger = self._context.erasures
                 assert ledger is not None  # a store with a tierer has a directory
                 values = ledger.read_values(erasure, kind)
-                due.append(_Due(erasure, plain_values(values), horizon, mark))
+                due.append(_Due(erasure, In(erasure.column, plain_values(values)), horizon, mark))
         return due
 
 
