@@ -155,13 +155,14 @@ def test_what_cannot_be_erased_is_one_line(data: Path) -> None:
     Path("empty.txt").write_text("\n", encoding="utf-8")
     Path("latin.txt").write_bytes(b"\xff\n")
     for arguments, message in (
-        (("--keys-file", "empty.txt", "--yes"), "without values erases nothing"),
-        (("--keys-file", "latin.txt", "--yes"), "latin.txt is not text in UTF-8"),
-        (("--keys-file", "missing.txt", "--yes"), "missing.txt: No such file"),
+        (("--keys-file", "empty.txt"), "without values erases nothing"),
+        (("--keys-file", "latin.txt"), "latin.txt is not text in UTF-8"),
+        (("--keys-file", "missing.txt"), "missing.txt: No such file"),
     ):
-        found = run("erase", "orders", *arguments)
-        assert (found.exit_code, message in found.output) == (1, True), found.output
-        assert found.output.count("\n") == 1
+        for flag in ("--yes", "--dry-run"):
+            found = run("erase", "orders", *arguments, flag)
+            assert (found.exit_code, message in found.output) == (1, True), found.output
+            assert found.output.count("\n") == 1
     Path("tiered.toml").write_text(
         Path("tiered.toml").read_text(encoding="utf-8").replace("'0s'", "'40d'"), encoding="utf-8"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from typing import Any
 
 import pyarrow as pa
@@ -31,7 +32,7 @@ OPERATORS = st.sampled_from(["<", "<=", "==", ">=", ">"])
 LEAVES: st.SearchStrategy[Any] = (
     st.builds(Comparison, st.sampled_from(["n", "later", "partition"]), OPERATORS, NUMBERS)
     | st.builds(Comparison, st.just("x"), OPERATORS, FLOATS)
-    | st.builds(In, st.just("n"), st.lists(NUMBERS, max_size=3).map(tuple))
+    | st.builds(In, st.sampled_from(["n", "later", "partition"]), st.lists(NUMBERS, max_size=3).map(tuple))
     | st.builds(In, st.just("x"), st.lists(FLOATS, max_size=3).map(tuple))
     | st.builds(IsNull, st.sampled_from(["n", "x", "later", "partition"]))
 )
@@ -145,3 +146,13 @@ def test_the_values_of_a_dictionary_are_tested_once() -> None:
         plain = pa.chunked_array([["a", None, "b", "a", "c", "a"]])
         found = predicate.evaluate(lambda _: encoded).to_pylist()
         assert found == predicate.evaluate(lambda _, plain=plain: plain).to_pylist()
+
+
+def test_what_is_made_of_all_values_is_no_part_of_a_predicate() -> None:
+    used, fresh = In("s", ("b", "c")), In("s", ("b", "c"))
+    before = pickle.dumps(used)
+    assert used.evaluate(lambda _: pa.array(["a", "b"])).to_pylist() == [False, True]
+    assert used.outcomes(lambda _: Statistics("a", "b", null=False)) == TRUE | FALSE
+    assert (used, hash(used), repr(used)) == (fresh, hash(fresh), repr(fresh))
+    assert pickle.dumps(used) == before
+    assert pickle.loads(before) == fresh

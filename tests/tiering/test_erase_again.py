@@ -240,3 +240,30 @@ def test_a_table_that_named_what_a_restore_brought_back_is_waited_for(
             days(2)
             store.sweep()
         assert (erasure.state, files_with(tmp_path, b"zoe-of-z")) == ("done", [])
+
+
+def test_an_object_in_the_middle_of_which_the_log_begins_is_checked(
+    tmp_path: Path, url: str, clock: Clock, days: Any
+) -> None:
+    """A restored host merges before it has the values; then the log begins behind the horizon, and the object before it."""
+    with open_store(tmp_path / "old", url, clock, settings=stepwise(offload=OFFLOAD)) as store:
+        topic = fill_named(store)
+        topic.erase(["b"])
+        for number in range(30, 180):
+            topic.append(f"<of a> {number}".encode(), key="a")
+            if number % 10 == 9:
+                topic.roll()
+        clock.advance(3 * 3600)
+        store.tier()
+    shutil.rmtree(tmp_path / "old")
+    merging = stepwise(offload=OFFLOAD, merge={"after": "1h", "target_bytes": "1MiB"})
+    with tiered.restore(url, tmp_path / "new", settings=merging, host=Host(clock=clock)) as store:
+        clock.advance(4 * 3600)
+        assert [action.kind for action, _ in store.tier().done] == ["merge"]
+        topic = store.topic("t")
+        topic.delete_before(35)
+        run_passes(store, clock, days)
+        assert [(item.state, item.rows) for item in store.erasures()] == [("done", 0)]
+        assert numbers_named(topic) == list(range(35, 180))
+        assert head_of(store).start_offset == 35
+    assert files_with(tmp_path, b"<of b>") == []

@@ -6,7 +6,6 @@ import itertools
 import os
 import shutil
 import threading
-import time
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -21,14 +20,13 @@ from tests.support.clock import Clock
 from tests.support.erasure_passes import KEPT, fill_named, numbers_named, run_passes
 from tests.support.stores import HOUR_US, open_store, stepwise
 from tests.support.waiting import wait_until
-from tiered.cold.manifest.leases import Lease
 from tiered.cold.manifest.partition_manifest import PartitionManifest
 from tiered.cold.object_store.connect import open_object_store
 from tiered.engine.host import Host
 from tiered.errors import ConfigError, ReadOnly, SchemaMismatch, UnsupportedFormat
 from tiered.format import document
 from tiered.format.erasure import encode_values
-from tiered.tiering import store_sweep, table_passes
+from tiered.tiering import table_passes
 
 SETTINGS = stepwise(offload={"after": "2h", "tail_interval": "off"}, local_retention={"age": "9h"})
 
@@ -439,28 +437,6 @@ def test_a_file_of_a_repair_a_copy_and_a_request_to_a_writer_hold_nothing(
         assert not list((tmp_path / "bucket").glob("erasures/*"))
 
 
-def test_a_lease_holds_erased_records_back_for_its_limit_only(
-    store: tiered.Store, url: str, clock: Clock, days: Any
-) -> None:
-    topic = fill_named(store)
-    erasure = topic.erase(["b"])
-    store.tier()
-    Lease.take(open_object_store(url))
-    store.tier()
-    assert erasure.state == "sweeping"
-    with pytest.MonkeyPatch.context() as patch:
-        # Two days later by the bucket's clock the lease still holds, as if its reader had renewed it.
-        since = time.time() - 60
-        patch.setattr(store_sweep, "oldest_lease", lambda *_: since)
-        patch.setattr(store_sweep.StoreSweep, "_rules_of", lambda self, meta, rules: rules)
-        run_passes(store, clock, days)
-        assert erasure.state == "sweeping"
-        patch.undo()
-        patch.setattr(store_sweep, "oldest_lease", lambda *_: since)
-        run_passes(store, clock, days)
-        assert erasure.state == "done"
-
-
 def test_a_table_from_before_is_waited_for(tmp_path: Path, url: str, clock: Clock, days: Any) -> None:
     """Its manifests have the bounds of columns; nobody publishes it any more."""
     pytest.importorskip("pyiceberg")
@@ -575,3 +551,19 @@ def test_a_ledger_that_others_wrote_into_the_bucket_ends_no_pass(
         assert "offload" in [action.kind for action, _ in report.done]
         assert [type(error) for error in problems] == [tiered.CorruptionError]
         assert [erasure.state for erasure in store.erasures()] == ["rewriting"]
+
+
+def test_files_of_a_deletion_that_was_killed_go_before_the_end(
+    tmp_path: Path, url: str, clock: Clock, days: Any
+) -> None:
+    """A daemon alone carries the erasure out: no writer opens the store, which would remove them."""
+    topics = tmp_path / "data" / "topics"
+    with open_store(tmp_path / "data", url, clock, settings=SETTINGS) as store:
+        fill_named(store).erase(["b"])
+        store.flush()
+        shutil.copytree(topics / "t", topics / ".deleted-of-a-killed-process")
+        store.delete_topic("t")
+    with open_store(tmp_path / "data", url, clock, settings=SETTINGS, tierer=True) as daemon:
+        run_passes(daemon, clock, days)
+        assert [item.state for item in daemon.erasures()] == ["done"]
+    assert files_with(tmp_path, b"<of b>") == []

@@ -13,7 +13,7 @@ import pyarrow.types as pt
 import typer
 
 from ..base.units import approximate_size
-from ..engine.erase import erased_column
+from ..engine.erase import erased_column, erased_values
 from ..engine.host import wall_clock_us
 from ..errors import ConfigError
 from ..format.erasure import VALUES_MAX
@@ -88,6 +88,7 @@ def erase(
         handle = store.topic(topic)
         field = erased_column(handle.opened, column)
         values = values_of(field, lines)
+        erased_values(field, values)  # a dry run refuses what the call would
         preview = _preview(handle, field, values)
         if dry_run:
             _print_preview(preview, as_json)

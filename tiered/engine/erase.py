@@ -48,7 +48,7 @@ def erase(
         )
     context.settings.check_erase()
     field = erased_column(topic, column)
-    wanted = _values(field, values)
+    wanted = erased_values(field, values)
     text = " ".join(str(reason).split())
     if len(text) > REASON_CHARACTERS_MAX:
         raise ConfigError(f"a reason has at most {REASON_CHARACTERS_MAX} characters")
@@ -94,7 +94,13 @@ def erased_column(topic: TopicShape, column: str | None) -> pa.Field:
     return field
 
 
-def _values(field: pa.Field, given: Iterable[object]) -> pa.Array:
+def erased_values(field: pa.Field, given: Iterable[object]) -> pa.Array:
+    """Return the values of an erasure as its column stores them, each once.
+
+    Raises
+    ------
+    ConfigError, SchemaMismatch
+    """
     if isinstance(given, (str, bytes)) or not can_iterate(given):
         raise ConfigError(f"an erasure takes a list of values, not {given!r:.80}")
     listed = _listed(given)

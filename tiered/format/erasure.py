@@ -96,6 +96,10 @@ class LedgerEntry:
         """Return the erasure with objects that are to be checked again."""
         return replace(self, outdated_us=max(self.outdated_us, self.rewritten_us or 0))
 
+    def not_ended(self) -> LedgerEntry:
+        """Return the erasure as open: its values are still there."""
+        return replace(self, done_us=None, given_up_us=None)
+
     @property
     def is_open(self) -> bool:
         """Whether it is neither done nor given up."""

@@ -9,8 +9,9 @@ statistics can have (`outcomes`). Rows are pruned only if the outcome TRUE is im
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import reduce
 from typing import Any
 
@@ -104,14 +105,19 @@ class In:
 
     column: str
     values: tuple[Any, ...]
+    # There may be a million values, and many batches and row groups: what is made of all values is made once.
+    _made: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return In, (self.column, self.values)
 
     def evaluate(self, columns: Columns) -> Column:
-        # Arrow's `is_in` distinguishes the zeros, finds NaN, and is false for null.
-        values = [value for value in self.values if value == value]
-        values += [-value for value in values if type(value) is float and value == 0]
-
         def test(column: Column) -> Column:
-            found = pc.is_in(column, value_set=pa.array(values, column.type))
+            values = self._value_set(column.type)
+            if not isinstance(column, pa.Scalar) and len(values) > len(column):
+                # Arrow makes a table of all values for each call.
+                values = values.filter(pc.is_in(values, value_set=column))
+            found = pc.is_in(column, value_set=values)
             return pc.if_else(pc.is_valid(column), found, pa.scalar(None, pa.bool_()))
 
         return _each(columns(self.column), test)
@@ -123,9 +129,25 @@ class In:
         if statistics is None or not statistics.value or statistics.low is None:
             return _without_bounds(statistics)
         low, high = statistics.low, statistics.high
-        true = any(low <= value <= high for value in self.values)
-        false = statistics.nan or low != high or low not in self.values
-        return _outcomes(true, false, statistics.null)
+        ordered = self._ordered()
+        first = bisect_left(ordered, low)
+        true = first < len(ordered) and ordered[first] <= high
+        return _outcomes(true, statistics.nan or low != high or not true, statistics.null)
+
+    def _value_set(self, kind: pa.DataType) -> pa.Array:
+        """Return the values for Arrow's `is_in`, which distinguishes the zeros, finds NaN, and is false for null."""
+        if kind not in self._made:
+            values = [value for value in self.values if value == value]
+            values += [-value for value in values if type(value) is float and value == 0]
+            self._made[kind] = pa.array(values, kind)
+        return self._made[kind]
+
+    def _ordered(self) -> list[Any]:
+        """Return the values in order, without NaN, which has none."""
+        if "ordered" not in self._made:
+            self._made["ordered"] = sorted(value for value in self.values if value == value)
+        ordered: list[Any] = self._made["ordered"]
+        return ordered
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ from uuid import UUID, uuid4
 from ..base.caller import whoami
 from ..base.units import format_duration, to_us
 from ..cold.manifest.commit import Committer
-from ..cold.manifest.erasures import adopt_ledger
+from ..cold.manifest.erasures import adopt_ledger, stored_values
 from ..cold.manifest.partition_manifest import PartitionManifest
 from ..cold.manifest.restores import IntentHolder
 from ..cold.manifest.store_documents import DELETED, StoreDocuments
@@ -259,8 +259,12 @@ class _Restore:
             # Before the store can be opened: later appends take the offsets of records that are lost, and are no business
             # of an earlier erasure.
             erasures = adopt_ledger(self._bucket, self._ends.limit, intent.lineage)
+            # One that has ended is open here until a pass has deleted the values that it left in the bucket.
+            left = stored_values(self._bucket.store)
             # Here too, so that the next erasure gets a number of its own.
-            ErasureLedger(self._fs, self._root).begin(erasures)
+            ErasureLedger(self._fs, self._root).begin(
+                tuple(item.not_ended() if item.values_name in left else item for item in erasures)
+            )
 
     def _write_mark(self, restore_id: str, lineage: int | None = None) -> None:
         begun = {} if lineage is None else {"lineage": lineage}

@@ -35,9 +35,10 @@ from ..format.manifest import ErasedMark, Head, ObjectEntry
 from ..format.manifest_changes import mark_erased, with_features
 from ..format.predicate import Comparison, In, IsNull, Not, Or, Predicate
 from ..format.row_filter import RowFilter
+from ..format.schema import TRANSACTIONS_TOPIC
 from ..format.topic_meta import TopicMeta
 from ..policies.actions import Erase
-from ..policies.facts import ErasureFact
+from ..policies.facts import ErasureFact, PartitionFacts
 from .claims import Claims
 from .local_actions import LocalActions
 from .partition_handle import PartitionHandle
@@ -50,7 +51,7 @@ class _Due:
     """An open erasure with its values, and how far the partition was checked for it."""
 
     erasure: LedgerEntry
-    values: tuple[object, ...]
+    wanted: In
     horizon: int
     mark: ErasedMark
 
@@ -64,9 +65,8 @@ class _Due:
 
     def others(self) -> Predicate:
         """Match every other row, also one whose value is null."""
-        column = self.erasure.column
         behind = Comparison("offset", ">=", self.horizon)
-        return Or((behind, IsNull(column), Not(In(column, self.values))))
+        return Or((behind, IsNull(self.erasure.column), Not(self.wanted)))
 
 
 class EraseActions:
@@ -153,12 +153,10 @@ class EraseActions:
         believed: their bytes are verified like the column's.
         """
         manifest = handle.manifest
-        values: dict[str, tuple[object, ...]] = {}
-        for item in due:
-            values[item.erasure.column] = values.get(item.erasure.column, ()) + item.values
+        columns = dict.fromkeys(item.erasure.column for item in due)
         batches = read_object(
-            manifest.store, manifest.keys.data(entry.name), entry, schema, columns=["offset", *values],
-            row_filter=RowFilter((Or(tuple(In(column, wanted) for column, wanted in values.items())),)),
+            manifest.store, manifest.keys.data(entry.name), entry, schema, columns=["offset", *columns],
+            row_filter=RowFilter((Or(tuple(item.wanted for item in due)),)),
             key_column=handle.meta.key_column,
         )  # fmt: skip
         hit: set[UUID] = set()
@@ -187,12 +185,12 @@ class EraseActions:
         for erasure in open_erasures(self._context, handle.meta):
             mark = mark_of(head, erasure)
             horizon = horizon_in(erasure.horizons, handle.partition)
-            if max(mark.offset, head.start_offset) < horizon:
+            if max(mark.offset, first_offset(handle, head)) < horizon:
                 kind = handle.meta.schema.field(erasure.column).type
                 ledger = self._context.erasures
                 assert ledger is not None  # a store with a tierer has a directory
                 values = ledger.read_values(erasure, kind)
-                due.append(_Due(erasure, plain_values(values), horizon, mark))
+                due.append(_Due(erasure, In(erasure.column, plain_values(values)), horizon, mark))
         return due
 
 
@@ -256,19 +254,38 @@ def mark_of(head: Head | None, erasure: LedgerEntry) -> ErasedMark:
     return next((mark for mark in marks if mark.erasure == erasure.id), ErasedMark(erasure.id, 0, 0))
 
 
+def first_offset(handle: PartitionHandle, head: Head) -> int:
+    """Return the first offset of the objects that a head names: the log may begin in the middle of one, as of a merged one."""
+    first = handle.manifest.entries(head, head.start_offset, head.start_offset + 1)
+    return first[0].base_offset if first else head.start_offset
+
+
 def erasure_facts(
-    erasures: Sequence[LedgerEntry], head: Head | None, partition: int
+    erasures: Sequence[LedgerEntry], head: Head | None, facts: PartitionFacts
 ) -> tuple[ErasureFact, ...]:
     """Return the erasures that are not finished in a partition, for its plan."""
-    start = 0 if head is None else head.start_offset
-    facts = (
-        ErasureFact(item.number, horizon_in(item.horizons, partition), max(start, mark_of(head, item).offset))
+    first = facts.objects[0].base_offset if facts.objects else 0 if head is None else head.start_offset
+    found = (
+        ErasureFact(
+            item.number,
+            horizon_in(item.horizons, facts.partition),
+            max(first, mark_of(head, item).offset),
+        )
         for item in erasures
     )
-    return tuple(fact for fact in facts if fact.checked_offset < fact.horizon)
+    return tuple(fact for fact in found if fact.checked_offset < fact.horizon)
 
 
-def sweeping_since_us(context: StoreContext, meta: TopicMeta) -> int | None:
-    """Return since when objects of a topic may hold records that an open erasure has removed; None: they do not."""
-    times = [item.clean_us for item in open_erasures(context, meta) if item.clean_us is not None]
+def sweeping_since_us(context: StoreContext, topic: str, topic_id: UUID) -> int | None:
+    """Return since when objects of a topic may hold records that an open erasure has removed; None: they do not.
+
+    The topic may be deleted. The transaction log may hold rows of every topic.
+    """
+    ledger = context.erasures
+    open_ones = [] if ledger is None else [item for item in ledger.read() if item.is_open]
+    times = [
+        item.clean_us
+        for item in open_ones
+        if item.clean_us is not None and (topic == TRANSACTIONS_TOPIC or item.topic_id == topic_id)
+    ]
     return min(times, default=None)

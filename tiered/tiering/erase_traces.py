@@ -34,7 +34,7 @@ from ..survey.erasure_places import (
     unfinished_uploads,
 )
 from ..table.table_sweep import stale_files
-from ..warm.catalog import deletions
+from ..warm.catalog import deletions, half_removed
 from ..warm.writer_requests import REQUEST_FILE
 from .erase_actions import plain_values
 from .erase_log import LogTraces
@@ -112,6 +112,8 @@ class Traces:
         """Yield what is under way: deletions of topics, and requests to writers in other processes to forget their blocks."""
         for deletion in deletions(self._root):
             yield f"the deletion of topic {deletion.name!r} is not finished"
+        for path in half_removed(self._root):
+            yield f"{path} has files of a deleted topic; a pass deletes them"
         for partition in range(0 if meta is None else meta.partitions):
             assert meta is not None
             handle = PartitionHandle.of(self._topics, meta, partition)

@@ -49,7 +49,7 @@ from ..format.manifest import Head
 from ..format.topic_meta import TopicMeta
 from ..warm.bucket_binding import read_binding
 from .claims import Claims
-from .erase_actions import mark_of, record_erasures
+from .erase_actions import first_offset, mark_of, record_erasures
 from .erase_traces import Traces
 from .local_actions import LocalActions
 from .partition_handle import PartitionHandle
@@ -299,7 +299,6 @@ class Erasures:
             elif erasure.is_open and lost is not None:
                 waiting[erasure.id] = str(lost)
                 problems.append(lost)
-            # What was called since the exchange waits for the next one.
             elif erasure.is_open and self._may_go_on(erasure):
                 try:
                     waiting[erasure.id] = self._advance(erasure)
@@ -308,6 +307,9 @@ class Erasures:
                 except (TieredError, OSError) as error:
                     waiting[erasure.id] = f"{type(error).__name__}: {error}"
                     problems.append(as_tiered_error(error))
+            # What was called since the exchange waits for the next one; the others have ended, and their values are there.
+            elif erasure.is_open and self._state.undeleted is not None:
+                waiting[erasure.id] = str(self._state.undeleted)
         try:
             ledger.note_waiting(waiting)
         except (TieredError, OSError) as error:
@@ -395,10 +397,11 @@ class Erasures:
             head = None if loaded is None else loaded.head
             mark = mark_of(head, erasure)
             rows += mark.rows
-            start = handle.local().start_offset if head is None else head.start_offset
-            if max(mark.offset, start) < horizon:
+            first = handle.local().start_offset if head is None else first_offset(handle, head)
+            checked = max(mark.offset, first)
+            if checked < horizon:
                 place = f"{handle.meta.name}/{handle.partition}"
-                return f"{place} is checked up to offset {max(mark.offset, start)} of {horizon}", rows
+                return f"{place} is checked up to offset {checked} of {horizon}", rows
             old = None if head is None else _older_file(handle, head, horizon)
             if old is not None:
                 return f"{old} is older than its object; a pass deletes it", rows

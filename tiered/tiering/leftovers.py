@@ -23,6 +23,7 @@ def remove_leftovers(context: StoreContext, topics: OpenTopics) -> list[TieredEr
     assert root is not None  # the tiering lock lies in it
     try:
         remove_half_swept(context.fs, root)
+        context.catalog.remove_deleted()
     except (TieredError, OSError) as error:
         problems.append(as_tiered_error(error))
     unread: list[str] = []  # the survey reports their errors

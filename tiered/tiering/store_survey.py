@@ -220,7 +220,7 @@ class StoreSurvey:
                     self._check(survey, fence=fence)
                 facts = consumers.added(survey, partition_facts(with_copies(self._tiers, survey)))
                 erasures = open_erasures(self._context, survey.meta)
-                facts = replace(facts, erasures=erasure_facts(erasures, survey.head, survey.partition))
+                facts = replace(facts, erasures=erasure_facts(erasures, survey.head, facts))
             except (TieredError, OSError) as error:
                 if is_gone(self._context, survey.meta):
                     continue

@@ -136,19 +136,22 @@ class StoreSweep:
         parts: list[PartSweep] = []
         tables = self._tables({meta.topic_id: meta for meta, _ in partitions}.values(), rules)
         for meta, partition in partitions:
-            table, rest = tables.get(meta.topic_id), self._rules_of(meta, _rest(rules, parts))
+            table, rest = (
+                tables.get(meta.topic_id),
+                self._rules_of(meta.name, meta.topic_id, _rest(rules, parts)),
+            )
             parts.append(self._sweep_partition(meta, partition, rest, table, dry_run=dry_run))
         if not dry_run:
             self._note_kept(tables.values(), parts)
         for table in tables.values():
-            rest = self._rules_of(table.meta, _rest(rules, parts))
+            rest = self._rules_of(table.meta.name, table.meta.topic_id, _rest(rules, parts))
             parts.append(self._sweep_table(table, rest, dry_run=dry_run))
         known_ids = {meta.topic_id for meta, _ in partitions}
         bucket = StoreDocuments(store)
         for name in bucket.names():
             for topic_id in bucket.topic_ids(name):
                 if topic_id not in known_ids:
-                    rest = _rest(rules, parts)
+                    rest = self._rules_of(name, topic_id, _rest(rules, parts))
                     parts.append(_sweep_other_topic(bucket, name, topic_id, rest, dry_run=dry_run))
         return replace(
             report,
@@ -175,7 +178,12 @@ class StoreSweep:
         return {
             meta.topic_id: _Table(
                 meta,
-                TableSweep(self._tiers.object_store, meta.name, meta.topic_id, self._rules_of(meta, rules)),
+                TableSweep(
+                    self._tiers.object_store,
+                    meta.name,
+                    meta.topic_id,
+                    self._rules_of(meta.name, meta.topic_id, rules),
+                ),
             )
             for meta in topics
             if self._context.settings.policy_for(meta.name).table.every is not None
@@ -187,9 +195,9 @@ class StoreSweep:
             if not any(part.problem for part in own):
                 self._live_tables.note_kept(table.meta, sum(part.kept for part in own))
 
-    def _rules_of(self, meta: TopicMeta, rules: SweepRules) -> SweepRules:
+    def _rules_of(self, name: str, topic_id: UUID, rules: SweepRules) -> SweepRules:
         """Return the rules for a topic: a lease covers the objects of an erasure for ``erase.lease_max`` only."""
-        since_us = sweeping_since_us(self._context, meta)
+        since_us = sweeping_since_us(self._context, name, topic_id)
         lease_max = self._context.settings.erase.lease_max.total_seconds()
         if since_us is None or rules.now_seconds - since_us / 1e6 < lease_max:
             return rules

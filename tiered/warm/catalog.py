@@ -306,7 +306,7 @@ class Catalog:
 
     def remove_deleted(self) -> None:
         """Remove the files of deletions that were killed while they removed files."""
-        for doomed in (self.root / TOPICS_DIRECTORY).glob(f"{_DELETED}*"):
+        for doomed in half_removed(self.root):
             self._remove_files(doomed)
 
     def _remove_files(self, doomed: Path) -> None:
@@ -389,6 +389,11 @@ def deletions(root: Path) -> list[Deletion]:
                 meta = TieredError(f"{path} cannot be read ({error.strerror})")
         unfinished.append(Deletion(directory, meta))
     return unfinished
+
+
+def half_removed(root: Path) -> list[Path]:
+    """Return the directories of deleted topics whose files are being removed, or were when their process was killed."""
+    return sorted((root / TOPICS_DIRECTORY).glob(f"{_DELETED}*"))
 
 
 def check_not_deleted(root: Path, meta: TopicMeta) -> None:

@@ -29,10 +29,11 @@ def erasures(case: PartitionCase, segments: Sequence[SegmentFact], start_offset:
         The log's, as it is once this plan's expiry is done.
     """
     facts = case.facts
-    due = [item for item in facts.erasures if max(item.checked_offset, start_offset) < item.horizon]
+    due = [item for item in facts.erasures if item.checked_offset < item.horizon]
     if not case.has_cold or not due:
         return
     horizon = max(item.horizon for item in due)
+    # The log may begin in the middle of an object.
     checked = max(start_offset, min(item.checked_offset for item in due))
     if facts.published_offset < horizon or (facts.published_start_offset or 0) < start_offset:
         return
