@@ -515,6 +515,12 @@ def test_a_query_is_known_for_some_time(
                 assert not put(store.staging, 0, [[b"3"]], query=name)
 
 
+def test_what_is_staged_is_durable(store: tiered.Store) -> None:
+    """Its task is done by then, and nobody writes the rows again after a power cut."""
+    stage(store.staging, [[b"1", b"2"]])
+    assert not store.topic("__transactions").opened.writers[0].dirty
+
+
 def test_staged_rows_outlive_their_server(tmp_path: Path, clock: Clock) -> None:
     with open_store(tmp_path, None, clock) as store:
         store.create_topic("t", partitions=3)
