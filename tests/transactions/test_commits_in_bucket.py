@@ -25,7 +25,7 @@ from tests.transactions.lives import (
     restored_at,
     rows_of,
 )
-from tiered.errors import ColdStorageError
+from tiered.errors import ColdStorageError, CorruptionError
 from tiered.recovery import restore
 from tiered.tiering import publish_actions
 from tiered.tiering.publish_actions import PublishActions
@@ -214,6 +214,25 @@ def test_nothing_is_published_behind_a_log_that_is_not(
                 store.tierer.tails.publish(topic.meta, 0)
             assert failed.value.retryable
         assert not any(key.endswith(".parquet") for key in recorder.bucket.objects)
+        assert store.tierer.tails.publish(topic.meta, 0) == 1
+
+
+def test_rows_do_not_wait_for_a_log_that_is_published_beyond_their_transactions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What follows in the log may be damaged, or not be this store's any more."""
+
+    def damaged(*_: object) -> None:
+        raise CorruptionError("damaged (injected)")
+
+    (tmp_path / "life").mkdir()
+    with opened(Recorder(tmp_path / "life"), BUCKET) as store:
+        topic = store.create_topic("events")
+        with store.transaction() as transaction:
+            transaction.append("events", b"1")
+        store.flush()
+        assert store.tierer.tails.publish(store.topic("__transactions").meta, 0)
+        monkeypatch.setattr(publish_actions, "survey_tail", damaged)
         assert store.tierer.tails.publish(topic.meta, 0) == 1
 
 

@@ -118,12 +118,13 @@ def test_rows_go_where_append_would_put_them(store: tiered.Store) -> None:
 
 
 def test_rows_name_their_partition_in_any_column(store: tiered.Store) -> None:
-    """No other partition is opened for them, as one that is fenced would be in the way."""
+    """No other partition is opened for them, as one that is fenced would be in the way, nor does the turn of one go by."""
     topic = store.create_topic("typed", partitions=3, schema=pa.schema([("a", pa.int64())]))
-    staging = store.staging
+    staging, turn = store.staging, topic.opened.sticky
     named = pa.RecordBatch.from_pydict({"partition": [2, 0], "a": [1, 2]})
     assert staging.commit("typed", "q", 1, [staging.stage("typed", "q", uuid4().hex, [named])])
     assert set(topic.opened.writers) == {0, 2}
+    assert topic.opened.sticky == turn
     found = topic.scan(columns=["a", "partition"]).to_arrow().to_pylist()
     assert {row["a"]: row["partition"] for row in found} == {1: 2, 2: 0}
 
