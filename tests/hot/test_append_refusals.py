@@ -20,13 +20,20 @@ from tests.support.partition_writers import (
     rows_of,
     writing,
 )
-from tiered.errors import Conflict, StoreClosed
+from tiered.errors import Conflict, DiskFull, Fenced, StoreClosed
+from tiered.format.block import encode_body
 from tiered.format.topic_meta import TopicMeta
 from tiered.hot.partition_writer import PartitionWriter
 from tiered.hot.pending_rows import FULL, SchemaGrew
 from tiered.hot.row_buffer import PlainRecords, RowBuffer, RowLayout
 
 Append = Callable[[PartitionWriter], object]
+
+
+def _hold(writer: PartitionWriter) -> None:
+    with writer.held() as held:
+        held.append([encode_body(batch_of([b"x"]))])
+
 
 APPENDS: dict[str, tuple[TopicMeta, Append]] = {
     "record": (TOPIC, lambda writer: writer.append_record(None, b"x", None, 1, 10)),
@@ -41,6 +48,7 @@ APPENDS: dict[str, tuple[TopicMeta, Append]] = {
     ),
     "batch": (TOPIC, lambda writer: append_batch(writer, [b"x"])),
     "epoch": (TOPIC, lambda writer: writer.blocks.begin_epoch(1, 1)),
+    "held": (TOPIC, _hold),
     "row": (TYPED, lambda writer: writer.append_row((1, "x"), 1, 10)),
     "plain rows": (TYPED, lambda writer: writer.append_plain(PlainRecords.of([[1], ["x"]], [1]), 1)),
     "schema": (
@@ -62,6 +70,19 @@ def test_a_writer_with_a_fault_adds_nothing_and_writes_nothing(name: str, tmp_pa
         call(writer)
 
     assert (writer.end_offset, writer.active.segment.end_offset) == (1, 0)
+    writer.close()
+
+
+def test_a_partition_that_was_fenced_while_it_waited_for_room_is_not_resumed(tmp_path: Path) -> None:
+    """Its records are another store's by then."""
+    writer = open_writer(tmp_path)
+    writer.pending.suspend(DiskFull("rows wait for room (injected)"))
+    writer.fence("another owns it")
+    with pytest.raises(Fenced, match="another owns it"), writer.resumed() as held:
+        held.append([encode_body(batch_of([b"x"]))])
+    assert writer.active.segment.end_offset == 0
+    with pytest.raises(Fenced, match="another owns it"):
+        append(writer, b"more")
     writer.close()
 
 

@@ -19,11 +19,13 @@ from tests.support.partition_writers import (
     append,
     append_batch,
     append_row,
+    batch_of,
     open_writer,
     read_partition,
     writing,
 )
 from tiered.errors import DiskFull, Fenced, PartitionPoisoned
+from tiered.format.block import encode_body
 from tiered.hot.partition_writer import PartitionWriter
 from tiered.hot.pending_rows import FULL
 from tiered.warm.file_lock import FileLock
@@ -84,16 +86,60 @@ def test_a_fenced_partition_is_not_rolled_by_its_age_either(tmp_path: Path) -> N
     assert len(list_segments(tmp_path).segments) == 1
 
 
-def test_what_waits_is_not_written_once_another_process_has_fenced_the_partition(tmp_path: Path) -> None:
+@pytest.mark.parametrize("operation", ["write_pending", "held"])
+def test_what_waits_is_not_written_once_another_process_has_fenced_the_partition(
+    operation: str, tmp_path: Path
+) -> None:
     disk = FailingDisk()
     writer = open_writer(tmp_path, fs=disk)
     append(writer, b"a")
     write_fence(OsFileSystem(), tmp_path, "another owns it")
     disk.calls.clear()
     with pytest.raises(Fenced, match="another owns it"):
+        if operation == "held":
+            with writer.held():
+                pass
         writer.write_pending()
     assert "write" not in disk.calls
     with suppress(Fenced):
+        writer.close()
+
+
+class PromisingDisk(FailingDisk):
+    """Has room for what was reserved, and notes each reservation as a call."""
+
+    def reserve(self, fd: int, position: int, length: int) -> None:
+        self._step("reserve", self.open_files[fd])
+        super().reserve(fd, position, length)
+
+
+@pytest.mark.parametrize("before", [10, 3_000], ids=["same segment", "next segment"])
+def test_what_was_promised_room_needs_no_more_of_the_disk_than_its_write(before: int, tmp_path: Path) -> None:
+    """A decided transaction would have to wait for room: neither a new file nor a reservation may come later."""
+    disk = PromisingDisk()
+    with writing(tmp_path, fs=disk, roll_bytes=300_000) as writer:
+        append(writer, b"x" * before * 50)
+        writer.flush()
+        body = encode_body(batch_of([b"y" * 100_000]))
+        with writer.held() as held:
+            held.make_room(body.length)
+            disk.calls.clear()
+            held.append([body])
+            assert set(disk.calls) == {"write"}
+        assert len(list_segments(tmp_path).segments) == (1 if before == 10 else 2)
+
+
+def test_a_device_that_cannot_promise_room_poisons(tmp_path: Path) -> None:
+    def broken(name: str, _: Path) -> None:
+        if name == "reserve":
+            raise OSError(errno.EIO, "Input/output error (injected)")
+
+    writer = open_writer(tmp_path, fs=PromisingDisk(broken))
+    with pytest.raises(PartitionPoisoned, match="the disk failed"), writer.held() as held:
+        held.make_room(100_000)
+    with pytest.raises(PartitionPoisoned, match="the disk failed"):
+        append(writer, b"more")
+    with pytest.raises(PartitionPoisoned):
         writer.close()
 
 

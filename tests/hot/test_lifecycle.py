@@ -385,3 +385,11 @@ def test_who_listens_to_many_partitions_hears_of_a_fault(tmp_path: Path) -> None
     with writing(tmp_path) as writer, writer.active.listeners.listening(event):
         writer.refuse(StoreClosed("refused (injected)"))
         assert event.is_set()
+
+
+def test_who_listens_to_many_partitions_hears_of_durable_records(tmp_path: Path) -> None:
+    event = threading.Event()
+    with writing(tmp_path) as writer, writer.active.listeners.listening(event):
+        append(writer, b"a")
+        writer.flush()
+        assert event.is_set()

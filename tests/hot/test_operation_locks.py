@@ -22,6 +22,7 @@ from tests.support.partition_writers import (
     writing,
 )
 from tiered.errors import DiskFull, PartitionPoisoned
+from tiered.format.block import encode_body
 from tiered.hot.partition_writer import PartitionWriter
 from tiered.hot.row_buffer import PlainRecords
 
@@ -207,6 +208,11 @@ def test_one_thread_at_a_time_adds_rows_or_reads_the_producers(name: str, tmp_pa
         assert _waits(lambda: ADDITIONS[name](writer), writer.pending.lock)
 
 
+def _append_held(writer: PartitionWriter) -> None:
+    with writer.held() as held:
+        held.append([encode_body(batch_of([b"x"]))])
+
+
 BLOCKS: dict[str, Callable[[PartitionWriter], object]] = {
     "batch": lambda writer: append_batch(writer, [b"x"]),
     "numbered single": lambda writer: writer.append_numbered_single((1, 0, 8), rows_of(b"x")),
@@ -214,6 +220,7 @@ BLOCKS: dict[str, Callable[[PartitionWriter], object]] = {
         1, 0, [batch_of([b"x"])], [np.arange(8, 9)]
     ),
     "epoch": lambda writer: writer.blocks.begin_epoch(1, 1),
+    "held": _append_held,
 }
 
 

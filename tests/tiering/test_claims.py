@@ -182,6 +182,79 @@ def test_a_topic_that_grew_is_announced_anew_and_one_that_did_not_is_not(
         assert len(json.loads(document)["schemas"]) == 2
 
 
+def test_new_partitions_are_told_to_a_bucket_that_has_a_partition_of_the_topic_and_to_no_other(
+    tmp_path: Path, clock: Clock
+) -> None:
+    """What was never published is told when it is: until then a creation needs no bucket."""
+    bucket = WatchedBucket()
+    with open_at(tmp_path / "data", bucket, clock) as store:
+        topic = store.create_topic("t", partitions=2)
+        topic.add_partitions(3)
+        assert bucket.asked == []
+        committer_of(store, topic.opened.meta, 1)
+        bucket.asked.clear()
+        topic.add_partitions(4)
+        assert puts(bucket, "/topic.json") == 1
+
+
+def test_who_knows_fewer_partitions_waits_while_the_bucket_is_told_of_more(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the bucket has a document by then that looks like another lineage's."""
+    bucket = WatchedBucket()
+    with open_at(tmp_path / "data", bucket, clock) as store:
+        committer_of(store, store.create_topic("t").opened.meta, 0)
+    with open_at(tmp_path / "data", bucket, clock) as store:
+        topic, put, found = store.topic("t"), bucket.put, []
+        before = topic.opened.meta
+        second = threading.Thread(target=lambda: found.append(committer_of(store, before, 0)))
+
+        def put_and_meet(key: str, *arguments: Any, **named: Any) -> str:
+            tag = put(key, *arguments, **named)
+            if key.endswith("/topic.json") and second.ident is None:
+                second.start()
+                second.join(NOT_WAITING_SECONDS)
+            return tag
+
+        monkeypatch.setattr(bucket, "put", put_and_meet)
+        topic.add_partitions(2)
+        second.join(60)
+        assert len(found) == 1
+
+
+def test_the_bucket_is_told_once_that_the_store_has_transactions(tmp_path: Path, clock: Clock) -> None:
+    """Then a claim asks for nothing but its head."""
+    bucket = WatchedBucket()
+    with open_at(tmp_path / "data", bucket, clock) as store:
+        topic = store.create_topic("t")
+        committer_of(store, topic.opened.meta, 0)
+        with store.transaction() as transaction:
+            transaction.append("t", b"1")
+        for known in (False, True):
+            bucket.asked.clear()
+            committer_of(store, topic.opened.meta, 0)
+            assert puts(bucket, "store.json") == (not known)
+        assert not any(request.endswith(("store.json", "topic.json")) for request in bucket.asked)
+
+
+def test_the_end_in_the_bucket_is_read_by_who_asks_for_it_alone(tmp_path: Path, clock: Clock) -> None:
+    """A commit does not wait for the bucket; who shortens the log must know what other processes published."""
+    bucket = WatchedBucket()
+    with open_at(tmp_path / "data", bucket, clock) as store:
+        topic = store.create_topic("t")
+        topic.append(b"1", sync=True)
+        store.tierer.tail_pass()
+        topic.append(b"2", sync=True)
+        clock.advance(20)
+        with open_at(tmp_path / "data", bucket, clock, tierer=True) as beside:
+            beside.tierer.tail_pass()
+        bucket.asked.clear()
+        end_in_bucket = store.tierer.claims.end_in_bucket
+        assert end_in_bucket(topic.opened.meta, 0, ask=False) == 1
+        assert bucket.asked == []
+        assert end_in_bucket(topic.opened.meta, 0, ask=True) == 2
+
+
 @pytest.mark.parametrize("with_writer", [False, True])
 def test_a_fence_is_for_every_process_that_comes_later(
     tmp_path: Path, clock: Clock, *, with_writer: bool

@@ -244,6 +244,44 @@ def test_what_the_other_copy_publishes_during_a_claim_is_neither_replaced_nor_fo
         assert published(both.bucket)[3:] == [b"a 3", b"goes on"]
 
 
+def test_a_claim_that_the_other_copy_overtakes_is_none(tmp_path: Path, clock: Clock) -> None:
+    """Whatever is committed by it, an expiry, too, would be upon the records of the other one."""
+    with copies(tmp_path, clock) as both:
+        for topic, value in zip(both.topics, (b"a 3", b"b 3"), strict=True):
+            topic.append(value, sync=False)
+            topic.opened.writer(0).flush()
+
+        def overtake(request: str) -> None:
+            if request.startswith("put") and request.endswith("head.json"):
+                both.bucket.hook = lambda _: None
+                both.topics[0].flush()
+
+        both.bucket.hook = overtake
+        with pytest.raises(Fenced, match="another copy"):
+            committer_of(both.b, both.topics[1].opened.meta, 0)
+        assert published(both.bucket)[3:] == [b"a 3"]
+
+
+def test_what_was_in_memory_when_it_was_claimed_is_compared_before_more_is_shipped(
+    tmp_path: Path, clock: Clock
+) -> None:
+    """The claim cannot compare it; its end is that of what the other copy published."""
+    with copies(tmp_path, clock, settings()) as both:
+        for topic, value in zip(both.topics, (b"a 3", b"b 3"), strict=True):
+            topic.append(value, sync=False)
+        both.topics[0].flush()
+        both.a.tierer.tail_pass()
+        assert both.b.tierer.tail_pass().problems == {}
+        committer_of(both.b, both.topics[1].opened.meta, 0)
+        both.topics[1].append(b"b 4", sync=True)
+        clock.advance(20)
+        [(_, why)] = both.b.tierer.tail_pass().report.failed
+        assert "another copy" in why
+        assert published(both.bucket)[3:] == [b"a 3"]
+        with pytest.raises(Fenced, match="another copy"):
+            both.topics[1].append(b"more", sync=True)
+
+
 # -- where the manifest has no hash ------------------------------------------------------------------
 
 

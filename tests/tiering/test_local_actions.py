@@ -18,6 +18,7 @@ from tests.support.stores import (
     OFFLOAD_US,
     committer_of,
     evict_all,
+    handle_of,
     local_segments,
     stepwise,
     tier,
@@ -25,7 +26,7 @@ from tests.support.stores import (
 )
 from tests.support.watched_bucket import URL, WatchedBucket, host, open_at
 from tiered.cold.manifest.store_documents import StoreDocuments
-from tiered.errors import Fenced
+from tiered.errors import ColdStorageError, Fenced
 from tiered.hot.writer_requests import serve_requests
 from tiered.policies.actions import Action, Expire, Offload, Seal, ShipTail
 
@@ -231,3 +232,87 @@ def test_an_expiry_beside_a_writer_is_told_to_a_bucket_that_has_nothing_yet(
             assert call(beside, expiry(2))
             assert local_segments(tmp_path, "t") == before[2:]
             assert values(beside.topic("t")) == [b"2"]
+
+
+# -- what is to lose records ---------------------------------------------------------------------------
+
+
+def recent(store: tiered.Store) -> list[tuple[int, int]]:
+    blocks = store.topic("t").opened.writer(0).recent.between(0, 1 << 60)
+    return [(block.base_offset, block.end_offset) for block in blocks]
+
+
+@pytest.mark.parametrize("own", [True, False], ids=["by its writer", "beside it"])
+def test_a_writer_forgets_what_is_to_lose_records(
+    tmp_path: Path, clock: Clock, bucket: WatchedBucket, store: tiered.Store, *, own: bool
+) -> None:
+    """Another process does so once it takes the request."""
+    assert recent(store)
+    with open_at(tmp_path / "data", bucket, clock, tierer=True) as beside:
+        tierer = store if own else beside
+        handle = handle_of(tierer, store.topic("t").opened.meta, 0)
+        assert tierer.tierer.erasures._traces._local.forget_recent(handle) is own
+    if not own:
+        assert recent(store)
+        serve_requests(store.topic("t").opened.writer(0), store.context.commits.shorten_log)
+    assert recent(store) == []
+
+
+def test_nobody_has_recent_blocks_where_nobody_writes(
+    tmp_path: Path, clock: Clock, bucket: WatchedBucket, store: tiered.Store
+) -> None:
+    store.close()
+    with open_at(tmp_path / "data", bucket, clock, tierer=True) as beside:
+        handle = handle_of(beside, beside.topic("t").opened.meta, 0)
+        assert beside.tierer.erasures._traces._local.forget_recent(handle)
+
+
+def removed(store: tiered.Store, clock: Clock) -> tuple[Any, Any]:
+    """The partition, and the object of its sealed segment."""
+    tier(store, clock, OFFLOAD_US)
+    handle = handle_of(store, store.topic("t").opened.meta, 0)
+    loaded = handle.manifest.load()
+    assert loaded is not None
+    [entry] = [entry for entry in loaded.head.inline if entry.sealed]
+    return handle, entry
+
+
+def test_an_object_goes_with_the_segments_of_its_records_and_no_others(
+    store: tiered.Store, clock: Clock
+) -> None:
+    """Neither with one that ends where it begins, nor with one that begins where it ends."""
+    handle, entry = removed(store, clock)
+    store.topic("t").roll()
+    tier(store, clock, OFFLOAD_US)
+    first, second, _ = files(store)
+    local = store.tierer.erasures._traces._local
+    [behind] = [item for item in handle.manifest.load().head.inline if item.base_offset == entry.end_offset]
+    local.remove_copies(handle, behind, "it is to lose records")
+    assert first in files(store)
+    assert second not in files(store)
+    local.remove_copies(handle, entry, "it is to lose records")
+    assert first not in files(store)
+
+
+def test_the_newest_segment_stays_though_its_object_is_to_lose_records(
+    store: tiered.Store, clock: Clock
+) -> None:
+    """Without it the log would begin anew: a full disk may have kept the next file from being made."""
+    handle, entry = removed(store, clock)
+    for name in sorted(files(store))[1:]:
+        (handle.directory / name).unlink()
+    before = files(store)
+    with pytest.raises(ColdStorageError, match="is the newest segment"):
+        store.tierer.erasures._traces._local.remove_copies(handle, entry, "it is to lose records")
+    assert files(store) == before
+
+
+def test_an_object_whose_segment_stays_loses_no_records_yet(
+    store: tiered.Store, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file would still have them."""
+    handle, entry = removed(store, clock)
+    local = store.tierer.erasures._traces._local
+    monkeypatch.setattr(local, "evict_local", lambda _: 0)
+    with pytest.raises(ColdStorageError, match="stays for now"):
+        local.remove_copies(handle, entry, "it is to lose records")

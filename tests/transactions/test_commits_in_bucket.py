@@ -25,9 +25,12 @@ from tests.transactions.lives import (
     restored_at,
     rows_of,
 )
+from tiered.errors import ColdStorageError, CorruptionError
 from tiered.recovery import restore
+from tiered.tiering import publish_actions
 from tiered.tiering.publish_actions import PublishActions
 from tiered.transactions import log_renewal
+from tiered.transactions.commits import Commits
 from tiered.transactions.completion import Completion
 from tiered.transactions.decision import Decision
 from tiered.transactions.log_renewal import LogRenewal
@@ -192,6 +195,60 @@ def test_a_record_on_its_way_to_the_disk_is_published_first(tmp_path: Path) -> N
         assert store.tierer.claims.known_end(log.meta, 0) == log.offsets()[0].end
     with tiered.restore(BUCKET, tmp_path / "life/restored", host=host_of(recorder)) as store:
         assert [row["value"] for row in store.topic("events").scan().to_arrow().to_pylist()] == [b"1", b"2"]
+
+
+def test_nothing_is_published_behind_a_log_that_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A restore would find a part of the transaction; the next pass tries again."""
+    (tmp_path / "life").mkdir()
+    recorder = Recorder(tmp_path / "life")
+    with opened(recorder, BUCKET) as store:
+        topic = store.create_topic("events")
+        with store.transaction() as transaction:
+            transaction.append("events", b"1")
+        store.flush()
+        with monkeypatch.context() as patch:
+            patch.setattr(publish_actions, "survey_tail", lambda *_: (None, []))
+            with pytest.raises(ColdStorageError, match="nothing of the partition was published") as failed:
+                store.tierer.tails.publish(topic.meta, 0)
+            assert failed.value.retryable
+        assert not any(key.endswith(".parquet") for key in recorder.bucket.objects)
+        assert store.tierer.tails.publish(topic.meta, 0) == 1
+
+
+def test_rows_do_not_wait_for_a_log_that_is_published_beyond_their_transactions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What follows in the log may be damaged, or not be this store's any more."""
+
+    def damaged(*_: object) -> None:
+        raise CorruptionError("damaged (injected)")
+
+    (tmp_path / "life").mkdir()
+    with opened(Recorder(tmp_path / "life"), BUCKET) as store:
+        topic = store.create_topic("events")
+        with store.transaction() as transaction:
+            transaction.append("events", b"1")
+        store.flush()
+        assert store.tierer.tails.publish(store.topic("__transactions").meta, 0)
+        monkeypatch.setattr(publish_actions, "survey_tail", damaged)
+        assert store.tierer.tails.publish(topic.meta, 0) == 1
+
+
+def test_the_log_is_published_though_a_topic_of_its_rows_is_deleted_just_now(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "life").mkdir()
+    with opened(Recorder(tmp_path / "life"), BUCKET) as store:
+        metas = [store.create_topic(name).meta for name in ("events", "sums")]
+        with store.transaction() as transaction:
+            for meta in metas:
+                transaction.append(meta.name, b"1")
+        store.flush()
+        store.delete_topic("events")
+        monkeypatch.setattr(Commits, "participants", lambda _: metas)
+        assert store.tierer.tails.publish(store.topic("__transactions").meta, 0) == 1
 
 
 def test_a_paused_participant_keeps_its_transactions_in_the_log(tmp_path: Path) -> None:

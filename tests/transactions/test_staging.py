@@ -118,12 +118,13 @@ def test_rows_go_where_append_would_put_them(store: tiered.Store) -> None:
 
 
 def test_rows_name_their_partition_in_any_column(store: tiered.Store) -> None:
-    """No other partition is opened for them, as one that is fenced would be in the way."""
+    """No other partition is opened for them, as one that is fenced would be in the way, nor does the turn of one go by."""
     topic = store.create_topic("typed", partitions=3, schema=pa.schema([("a", pa.int64())]))
-    staging = store.staging
+    staging, turn = store.staging, topic.opened.sticky
     named = pa.RecordBatch.from_pydict({"partition": [2, 0], "a": [1, 2]})
     assert staging.commit("typed", "q", 1, [staging.stage("typed", "q", uuid4().hex, [named])])
     assert set(topic.opened.writers) == {0, 2}
+    assert topic.opened.sticky == turn
     found = topic.scan(columns=["a", "partition"]).to_arrow().to_pylist()
     assert {row["a"]: row["partition"] for row in found} == {1: 2, 2: 0}
 
@@ -513,6 +514,12 @@ def test_a_query_is_known_for_some_time(
             assert {name.partition("/")[2] for name in batches._last} == known
             for name in known:
                 assert not put(store.staging, 0, [[b"3"]], query=name)
+
+
+def test_what_is_staged_is_durable(store: tiered.Store) -> None:
+    """Its task is done by then, and nobody writes the rows again after a power cut."""
+    stage(store.staging, [[b"1", b"2"]])
+    assert not store.topic("__transactions").opened.writers[0].dirty
 
 
 def test_staged_rows_outlive_their_server(tmp_path: Path, clock: Clock) -> None:

@@ -289,6 +289,40 @@ def test_room_for_the_write_itself_is_enough(tmp_path: Path, monkeypatch: pytest
     assert read(writer.path) == [*BEFORE, b"x" * 5000, b"z"]
 
 
+def test_the_first_bytes_of_a_file_have_the_room_that_they_were_promised(tmp_path: Path) -> None:
+    """They have none else, and nothing is asked for twice."""
+    disk = TightDisk()
+    writer = began(disk, tmp_path)
+    body = body_of([b"x" * 5000])
+    disk.limit = writer.position + body.length
+    for _ in range(2):
+        writer.make_room(body.length)
+    writer.append([body], 1)
+    assert (disk.calls.count("reserve"), writer.path.stat().st_size) == (1, disk.limit)
+    writer.close()
+    assert read(writer.path) == [*BEFORE, b"x" * 5000]
+
+
+def test_a_promise_that_cannot_be_kept_is_refused_and_takes_no_room(tmp_path: Path) -> None:
+    disk = TightDisk()
+    writer = began(disk, tmp_path)
+    disk.limit = writer.position + 999
+    with pytest.raises(DiskFull):
+        writer.make_room(1000)
+    assert writer.path.stat().st_size == writer.position
+
+
+def test_nothing_is_promised_behind_the_rest_of_a_write_that_could_not_be_cut_off(tmp_path: Path) -> None:
+    disk = BrokenDisk()
+    writer = began(disk, tmp_path)
+    disk.broken = {"write", "truncate"}
+    with pytest.raises(OSError, match="injected"):
+        append_blocks(writer, [10], b"x")
+    disk.broken = set()
+    with pytest.raises(OSError, match="could not be cut off"):
+        writer.make_room(10)
+
+
 def test_after_a_cut_room_is_asked_for_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was cut off is no longer the writer's; before the next write it finds out early whether there is room."""
     monkeypatch.setattr(file_end, "_AHEAD_BYTES_MIN", 1024)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tiered.errors import Backpressure, DiskFull
-from tiered.warm.filesystem import OsFileSystem, mark_used, read_whole, write_atomically
+from tiered.warm.filesystem import OsFileSystem, mark_used, new_file, read_whole, write_atomically
 
 FS = OsFileSystem()
 
@@ -126,6 +126,10 @@ def test_descriptors_of_directories_and_of_closed_files_are_given_back(
     FS.close(fd)
     FS.sync_directory(tmp_path)
     write_atomically(FS, tmp_path / "document", b"{}")
+    with new_file(FS, tmp_path / "temporary", tmp_path / "new"):
+        assert len(descriptors) == 1
+    with pytest.raises(ValueError, match="injected"), new_file(FS, tmp_path / "temporary", tmp_path / "new"):
+        raise ValueError("injected")
 
     assert not descriptors
 

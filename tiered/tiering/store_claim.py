@@ -90,9 +90,9 @@ class StoreClaim:
 
     @property
     def _local_catalog(self) -> Catalog:
-        root = self._tiers.locations.root
-        assert root is not None
-        if self._catalog is None or self._catalog.root != root:
+        if self._catalog is None:
+            root = self._tiers.locations.root
+            assert root is not None
             self._catalog = Catalog(self._fs, root)
         return self._catalog
 

@@ -160,8 +160,6 @@ class Staging:
             batch = batch.remove_column(at)
         first, meta = 0, topic.meta
         for body, stamps in to_batches(batch, meta.schema):
-            if body.num_rows == 0:
-                continue
             check_records(body, topic.record_bytes_max)
             rows = body_of(body, stamps, meta.timestamp, self._context.clock())
             named = None if partitions is None else partitions.slice(first, body.num_rows)
