@@ -13,6 +13,7 @@ from tests.support.byte_search import files_with
 from tests.support.clock import Clock
 from tests.support.erasure_passes import run_passes
 from tests.support.stores import open_store, stepwise
+from tiered.engine import erase
 from tiered.engine.host import Host
 
 SETTINGS = stepwise(offload={"after": "1h", "tail_interval": "1s"}, local_retention={"age": "1h"})
@@ -192,6 +193,25 @@ def test_a_log_that_begins_in_the_middle_of_a_file_begins_behind_it_later(
         for _ in range(3):
             store.tier()
         assert merged or log.offsets() == before, "nothing is written while the start cannot move"
+        carry_out(store, clock, days)
+        assert values(store) == []
+    assert files_with(tmp_path, b"<of b>") == []
+
+
+def test_the_first_transaction_of_all_during_the_call_is_searched(
+    tmp_path: Path, url: str, clock: Clock, days: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is decided after the call has looked at the log, and its rows lie below the horizons."""
+    with open_store(tmp_path / "data", url, clock, settings=SETTINGS) as store:
+        store.create_topic("t")
+        real = erase.erased_values
+
+        def meanwhile(*given: Any) -> Any:
+            transact(store, b"<of b>", "b")
+            return real(*given)
+
+        monkeypatch.setattr(erase, "erased_values", meanwhile)
+        store.topic("t").erase(["b"])
         carry_out(store, clock, days)
         assert values(store) == []
     assert files_with(tmp_path, b"<of b>") == []

@@ -100,7 +100,7 @@ def erase(
             print_json({**erasure.to_json(), "store": store.url})
         else:
             say(
-                f"erasure {erasure.number} of topic {topic}: {count(preview.records, 'record')} go with the next passes; "
+                f"erasure {erasure.number} of topic {topic}: {count(preview.records, 'record')} will go with the next passes; "
                 f"done by {_minute(erasure.entry.deadline_us)} at the latest"
             )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sized
+from collections.abc import Callable, Iterable, Sized
 from uuid import uuid4
 
 import pyarrow as pa
@@ -22,20 +22,26 @@ REASON_CHARACTERS_MAX = 1000
 
 
 def erase(
-    topic: OpenTopic, column: str | None, values: Iterable[object], reason: str, *, log_end: int = 0
+    topic: OpenTopic,
+    column: str | None,
+    values: Iterable[object],
+    reason: str,
+    *,
+    rows_end: Callable[[], int],
 ) -> LedgerEntry:
     """Add an erasure of a topic's records to the ledger; see `Topic.erase`.
 
     Parameters
     ----------
-    log_end
-        The end of the transaction log, read before this call.
+    rows_end
+        Returns the end of the transaction log; 0 if it has no rows.
 
     Raises
     ------
     ConfigError, SchemaMismatch, ReadOnly, DiskFull, StoreLocked, TieredError
     """
     context = topic.context
+    log_end = rows_end()
     context.lifecycle.check_writable()
     if not context.tiers.has_cold:
         raise ConfigError(
@@ -59,6 +65,8 @@ def erase(
         writer.flush()
         horizons.append(writer.durable_offset)
         writer.roll()
+    # The very first transaction may have been decided meanwhile, with rows below these horizons.
+    log_end = log_end or rows_end()
     # Before the ledger: a release without erasures would bring records back.
     context.catalog.add_feature(ERASURES_FEATURE)
     now_us = context.clock()

@@ -314,12 +314,11 @@ class LocalTopic(Topic):
     ) -> Erasure:
         if (keys is None) == (values is None) or (keys is not None and column is not None):
             raise ConfigError("an erasure takes keys, or a column and its values: erase(column=…, values=…)")
-        log_end = self._transactions.rows_end()
         given = keys if values is None else values
         assert given is not None
-        entry = erase(self.opened, column, given, reason, log_end=log_end)
+        entry = erase(self.opened, column, given, reason, rows_end=self._transactions.rows_end)
         context = self.opened.context
-        context.commits.shorten_log(log_end)
+        context.commits.shorten_log(entry.log_end)
         return erasure_of(self.store, context, entry)
 
     def add_columns(self, columns: pa.Schema) -> None:
