@@ -100,6 +100,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--latency", type=float, default=0.02, help="many: of the endpoint, seconds (default 0.02)"
     )
+    parser.add_argument(
+        "--one-cpu",
+        action="store_true",
+        help="many: keep the passes on one processor, as CPUAffinity= of a unit does",
+    )
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     return parser
 
@@ -214,9 +219,21 @@ def many(options: argparse.Namespace) -> list[dict[str, Any]]:
         with (
             endpoint(options.latency) as server,
             tempfile.TemporaryDirectory(prefix="tiered-bench-") as folder,
+            _processors(1 if options.one_cpu else None),
         ):
             rows.append(_many(server, Path(folder), partitions, options))
     return rows
+
+
+@contextmanager
+def _processors(count: int | None) -> Iterator[None]:
+    """Within, this process runs on so many processors; None: on those that it has. The endpoint is not concerned."""
+    had = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, sorted(had)[:count])
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, had)
 
 
 def _many(server: Endpoint, folder: Path, partitions: int, options: argparse.Namespace) -> dict[str, Any]:
