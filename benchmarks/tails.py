@@ -25,7 +25,7 @@ import time
 from bisect import bisect_right
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -219,17 +219,17 @@ def many(options: argparse.Namespace) -> list[dict[str, Any]]:
         with (
             endpoint(options.latency) as server,
             tempfile.TemporaryDirectory(prefix="tiered-bench-") as folder,
-            _processors(1 if options.one_cpu else None),
+            _one_processor() if options.one_cpu else nullcontext(),
         ):
             rows.append(_many(server, Path(folder), partitions, options))
     return rows
 
 
 @contextmanager
-def _processors(count: int | None) -> Iterator[None]:
-    """Within, this process runs on so many processors; None: on those that it has. The endpoint is not concerned."""
+def _one_processor() -> Iterator[None]:
+    """Within, this process runs on one processor, on Linux; the endpoint is not concerned."""
     had = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, sorted(had)[:count])
+    os.sched_setaffinity(0, {min(had)})
     try:
         yield
     finally:

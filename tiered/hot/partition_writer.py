@@ -411,8 +411,7 @@ class PartitionWriter(WriterFields):
                 end, producers = active.written
             index = segment.index.frozen()
             recent = active.recent.between(0, end)
-            first_append_us = segment.first_append_us if segment.end_offset == end else None
-            append_us = None if first_append_us is None else (first_append_us, segment.last_append_us)
+            append_us = segment.append_us if segment.end_offset == end else None
         return HotView(
             active.start_offset, end, tuple(recent), segment.path, index, segment.header, producers, append_us
         )

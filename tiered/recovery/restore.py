@@ -62,7 +62,7 @@ from ..warm.catalog import (
     Catalog,
     TransactionsCut,
 )
-from ..warm.document_file import read_document, write_document
+from ..warm.document_file import find_document, write_document
 from ..warm.erasure_ledger import ErasureLedger
 from ..warm.file_lock import FileLock
 from ..warm.filesystem import FileSystem
@@ -288,10 +288,8 @@ class _Restore:
         ConfigError
             The interrupted restore has another time, and may have changed some heads.
         """
-        path = self._root / RESTORING_FILE
-        try:
-            mark = read_document(path)
-        except FileNotFoundError:
+        mark = find_document(self._root / RESTORING_FILE)
+        if mark is None:
             return None
         at_us = mark.get("at_us")
         if "lineage" in mark and at_us != self._at_us:

@@ -136,10 +136,8 @@ class StoreSweep:
         parts: list[PartSweep] = []
         tables = self._tables({meta.topic_id: meta for meta, _ in partitions}.values(), rules)
         for meta, partition in partitions:
-            table, rest = (
-                tables.get(meta.topic_id),
-                self._rules_of(meta.name, meta.topic_id, _rest(rules, parts)),
-            )
+            rest = self._rules_of(meta.name, meta.topic_id, _rest(rules, parts))
+            table = tables.get(meta.topic_id)
             parts.append(self._sweep_partition(meta, partition, rest, table, dry_run=dry_run))
         if not dry_run:
             self._note_kept(tables.values(), parts)
@@ -175,19 +173,13 @@ class StoreSweep:
 
     def _tables(self, topics: Iterable[TopicMeta], rules: SweepRules) -> dict[UUID, _Table]:
         """Return the live tables that the store keeps."""
-        return {
-            meta.topic_id: _Table(
-                meta,
-                TableSweep(
-                    self._tiers.object_store,
-                    meta.name,
-                    meta.topic_id,
-                    self._rules_of(meta.name, meta.topic_id, rules),
-                ),
-            )
-            for meta in topics
-            if self._context.settings.policy_for(meta.name).table.every is not None
-        }
+        tables = {}
+        for meta in topics:
+            if self._context.settings.policy_for(meta.name).table.every is not None:
+                its = self._rules_of(meta.name, meta.topic_id, rules)
+                sweep = TableSweep(self._tiers.object_store, meta.name, meta.topic_id, its)
+                tables[meta.topic_id] = _Table(meta, sweep)
+        return tables
 
     def _note_kept(self, tables: Iterable[_Table], parts: Iterable[PartSweep]) -> None:
         for table in tables:

@@ -209,7 +209,7 @@ class Catalog:
             # A file system that ignores case has a path for each spelling of the name, and one entry.
             return name in self._listed()
         if not (self.root / TOPICS_DIRECTORY).is_dir():
-            self._listed()
+            self._listed()  # raises if the folder was lost
         return False
 
     def _listed(self) -> list[str]:

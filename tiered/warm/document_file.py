@@ -22,7 +22,7 @@ def read_document(path: Path) -> dict[str, Any]:
     return decode_document(read_whole(path), where=str(path))
 
 
-def find_document(path: str) -> dict[str, Any] | None:
+def find_document(path: str | Path) -> dict[str, Any] | None:
     """Return the values of the document at `path`; None if there is none. See `read_document`."""
     try:
         os.stat(path)  # to open a file that is not there takes several times as long

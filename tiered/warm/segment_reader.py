@@ -141,9 +141,7 @@ class SegmentFile:
                 None,
                 scan,
                 scan.producers.snapshot(),
-                append_us=None
-                if scan.first_append_us is None
-                else (scan.first_append_us, scan.last_append_us),
+                append_us=scan.append_us,
             )
         finally:
             os.close(fd)

@@ -99,6 +99,11 @@ class BlockScan:
     producers: ProducerTable
     first_append_us: int | None = None
 
+    @property
+    def append_us(self) -> tuple[int, int] | None:
+        """Append times of the first and the last record; None without records."""
+        return None if self.first_append_us is None else (self.first_append_us, self.last_append_us)
+
 
 def scan_blocks(
     data: ByteSource, segment: SegmentHeader, *, where: str, after: BlockScan | None = None

@@ -113,6 +113,11 @@ class SegmentWriter:
         writer.end_offset, writer.last_append_us = scan.end_offset, scan.last_append_us
         return writer
 
+    @property
+    def append_us(self) -> tuple[int, int] | None:
+        """Append times of the first and the last record; None without records."""
+        return None if self.first_append_us is None else (self.first_append_us, self.last_append_us)
+
     def make_room(self, length: int) -> None:
         """Reserve room for blocks of `length` bytes, where the file system can.
 

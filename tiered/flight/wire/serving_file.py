@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary
 
 from ...errors import ConfigError, CorruptionError, TieredError
 from ...warm.catalog import SERVING_FILE
-from ...warm.document_file import read_document, write_document
+from ...warm.document_file import find_document, write_document
 from ...warm.file_lock import FileLock, facts_of_holder
 from ...warm.filesystem import FileSystem
 from .directory_id import directory_id
@@ -152,9 +152,8 @@ def read_notice(root: Path) -> ServingFile | None:
     CorruptionError, UnsupportedFormat
     """
     path = root / SERVING_FILE
-    try:
-        values = read_document(path)
-    except FileNotFoundError:
+    values = find_document(path)
+    if values is None:
         return None
     texts = [values.get(name) for name in ("directory_id", "instance", "secret")]
     try:
