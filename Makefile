@@ -24,7 +24,7 @@ APPENDS := tests/hot $(wildcard tests/engine/test_*append*.py) tests/engine/test
 	tests/engine/test_topics.py tests/engine/test_point_read.py tests/crash/test_torn_appends.py
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check fast test-fast lint format docs bench torture mutants terraform checkov lock clean
+.PHONY: help demo test test-all check fast test-fast lint format docs bench torture mutants terraform checkov lock clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | column -t -s '|' 2>/dev/null || true
@@ -32,7 +32,10 @@ help: ## show this list
 demo: $(VENV)/.demo ## the whole store in one minute, on this machine
 	$(BIN)/tiered demo
 
-test: $(VENV)/.dev ## all tests but the slow ones
+test: $(VENV)/.dev ## all tests but the extended and the slow ones: four minutes
+	$(BIN)/python -m pytest -m "not slow and not extended" -n $(WORKERS) --dist loadgroup
+
+test-all: $(VENV)/.dev ## all tests but the slow ones, as CI does: nine minutes
 	$(BIN)/python -m pytest -m "not slow" -n $(WORKERS) --dist loadgroup
 
 check: lint ## lint, and the quick tests of what changed: under a minute, before each commit

@@ -30,6 +30,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
 
 
+@pytest.mark.extended
 def test_a_quick_run_reports_every_variant_of_its_case(tmp_path: Path) -> None:
     """`--quick` runs the real case in a child process, and leaves nothing in the folder it was given."""
     done = run("--quick", "--repeats", "2", "--only", "point-read", "--folder", str(tmp_path), "--json", "-")
@@ -51,6 +52,7 @@ def test_an_unknown_case_is_refused_with_the_names_of_those_there_are() -> None:
     assert "append-batch" in done.stderr
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("part", [["--quick"], ["--only", "open"]])
 def test_the_documentation_is_never_written_from_a_part_of_the_cases(part: list[str]) -> None:
     done = run("--write-docs", *part)
@@ -169,6 +171,7 @@ def test_the_page_and_the_json_hold_what_was_measured(tmp_path: Path) -> None:
     assert json.loads(to_json({}, [result]))["cases"][0]["variants"][1]["value"]["median"] == 50
 
 
+@pytest.mark.extended
 def test_the_pace_of_many_tails_is_measured_beside_two_bare_writes() -> None:
     command = [
         sys.executable,

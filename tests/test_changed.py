@@ -54,6 +54,7 @@ def test_a_file_leads_to_its_tests(tree: Path, file: str, expected: list[str]) -
     assert chosen([file], tree) == expected
 
 
+@pytest.mark.extended
 def test_each_package_has_tests_that_a_change_of_it_leads_to() -> None:
     """In a folder of its name, or where one of its modules is imported."""
     packages: dict[str, list[str]] = {}

@@ -237,6 +237,7 @@ def imported_tests(path: Path) -> Iterator[str]:
                 yield name if is_module else name.rpartition(".")[0]
 
 
+@pytest.mark.extended
 def test_a_folder_of_tests_imports_only_itself_and_what_all_share() -> None:
     """Nor does anything import a test module or a `conftest.py`: what two of them need has a module of its own."""
     foreign, tests = [], []

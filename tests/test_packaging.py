@@ -88,6 +88,7 @@ def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return {"sdist": sdist, "wheel from sdist": from_sdist, "wheel": direct}
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("kind", ["sdist", "wheel from sdist", "wheel"])
 def test_every_file_of_the_package_is_in(built: dict[str, Path], kind: str) -> None:
     expected = package_files()
@@ -110,6 +111,7 @@ def test_an_sdist_holds_none_of_the_links(built: dict[str, Path]) -> None:
     assert tops.isdisjoint(LINKS)
 
 
+@pytest.mark.extended
 def test_an_installed_wheel_works_from_anywhere(built: dict[str, Path], tmp_path: Path) -> None:
     """In a venv that sees this one's libraries, but not this checkout; beside a user's own `hot.py`."""
     run(sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv", cwd=tmp_path)

@@ -117,6 +117,7 @@ def test_standard_streams_that_are_closed_are_no_files_of_the_store(program: Run
     assert (closed.returncode, closed.stderr) == (0, b"")
 
 
+@pytest.mark.extended
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 @pytest.mark.parametrize(
     "arguments",
@@ -135,6 +136,7 @@ def test_an_output_without_room_is_not_taken_for_the_disk_of_the_store(
     assert ended.stderr == "error: standard output: No space left on device\n"
 
 
+@pytest.mark.extended
 def test_names_that_the_output_cannot_encode_are_escaped(tmp_path: Path) -> None:
     schema = tmp_path / "schema.json"
     schema.write_text('{"größe": "int64"}')

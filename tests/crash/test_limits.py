@@ -29,6 +29,7 @@ def run_no_room(folder: Path, first: int, stride: int) -> None:
     tally("disk full", steps=lives, crashes=crashes)
 
 
+@pytest.mark.extended
 def test_no_room_at_a_step_stops_nothing_for_good(tmp_path: Path) -> None:
     """The call raises `DiskFull` and can be repeated; nothing is lost or twice there, after crashes neither."""
     run_no_room(tmp_path, 3, 17)
@@ -41,6 +42,7 @@ def test_no_room_at_any_step_stops_nothing_for_good(tmp_path: Path, first: int) 
     run_no_room(tmp_path, first, 4)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("stride", [17, pytest.param(1, marks=[pytest.mark.slow, pytest.mark.timeout(900)])])
 def test_a_disk_that_becomes_read_only_takes_nothing_more_and_loses_nothing(
     tmp_path: Path, stride: int

@@ -22,6 +22,7 @@ def first_rename(actor: Actor, text: str) -> int:
     return next(i for i, op in enumerate(journal) if isinstance(op, Rename) and text in op.target)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("name", MUTATIONS)
 def test_a_missing_mechanism_is_noticed(name: str, tmp_path: Path) -> None:
     """Within the crashes that a quick run looks at, at least one violates a promise."""

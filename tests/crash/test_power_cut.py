@@ -26,6 +26,7 @@ def sample_of(mode: str) -> Sample:
     return Sample(stride=54, first=18 * MODES.index(mode), pass_every=5, again_every=16)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("mode", MODES)
 def test_a_crash_loses_nothing(tmp_path: Path, mode: str) -> None:
     """Acknowledged records are there once and in order, offsets dense, blocks whole; appends and tiering go on."""
@@ -57,6 +58,7 @@ def run(actor: Actor, sample: Sample) -> None:
     )
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("mode", ["always", "interval"])
 def test_damage_to_synced_bytes_is_never_cut_off(tmp_path: Path, mode: str) -> None:
     """A bit that flips in front of bytes known to have been synced is corruption, for readers and for the writer."""
@@ -70,6 +72,7 @@ def test_an_old_image_of_the_disk_never_passes_for_the_published_log(tmp_path: P
     check_old_image(tmp_path)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("mode", ["always", pytest.param("interval", marks=pytest.mark.slow), "never"])
 def test_a_failed_sync_acknowledges_nothing(tmp_path: Path, mode: str) -> None:
     """The partition is poisoned; a reopen finds what is true; no power cut takes what was acknowledged."""

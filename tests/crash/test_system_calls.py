@@ -27,6 +27,7 @@ def lived(scratch: Path, *step: str, how: str | None = WATCHER) -> Durability:
     return found
 
 
+@pytest.mark.extended
 def test_nothing_is_at_risk_once_it_is_acknowledged_and_nothing_goes_before_its_successor_is_durable(
     tmp_path: Path,
 ) -> None:
@@ -47,6 +48,7 @@ def test_nothing_is_at_risk_once_it_is_acknowledged_and_nothing_goes_before_its_
     assert by_mark["durable expiry"], "close() syncs"
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("step", ["fdatasync", "fsync of directories", "sync of documents"])
 def test_a_protective_step_that_is_taken_away_is_missed(tmp_path: Path, step: str) -> None:
     assert lived(tmp_path, step).broken

@@ -152,6 +152,7 @@ def test_sigterm_leaves_what_does_not_end_in_time(site: Site) -> None:
     assert daemon.journal.read_text() == "", "a return would wait for the threads that hang"
 
 
+@pytest.mark.extended
 def test_a_second_signal_ends_it_at_once(site: Site) -> None:
     one_segment(site, 600_000)
     config = site.config(daemon={"upload_bytes_per_second": "20KB", "stop_deadline": "1h"})

@@ -62,6 +62,7 @@ def test_the_flights_arrive_in_order_each_once() -> None:
     )
 
 
+@pytest.mark.extended
 def test_the_fast_demo_passes_every_check_and_can_be_kept(tmp_path: Path) -> None:
     """What is kept is a store like any other, with its bucket in a directory."""
     kept = tmp_path / "kept"

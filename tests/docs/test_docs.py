@@ -159,6 +159,7 @@ def run_page(page: Path) -> None:
                 Path("tiered.toml").write_text(block.text, encoding="utf-8")
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("page", [page for page in RUNNING if not needs_spark(page)], ids=names)
 def test_code_and_commands_do_what_the_page_shows(page: Path, odd_workplace: None) -> None:
     """Every block of Python and every command runs, in order, and prints what stands below it."""

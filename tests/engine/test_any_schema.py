@@ -130,6 +130,7 @@ def append(topic: tiered.Topic, way: str, rows: list[dict[str, Any]], batch: pa.
     return batch.num_rows
 
 
+@pytest.mark.extended
 @settings(
     max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.filter_too_much]
 )

@@ -153,6 +153,7 @@ def test_a_closed_store_refuses_first(tmp_path: Path) -> None:
 # -- races -------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("sync", ["interval", "always", "never"])
 def test_a_counter_that_threads_raise_by_conditional_appends_loses_nothing(tmp_path: Path, sync: str) -> None:
     """Each reads the last value, and appends the next one only if no other did; blocks fill and segments roll."""

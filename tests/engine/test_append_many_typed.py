@@ -189,6 +189,7 @@ def has_key(row: str) -> bool:
     return "'key': " in row and not any(f"'key': {empty}" in row for empty in ("None", "''", "b''"))
 
 
+@pytest.mark.extended
 @settings(
     max_examples=max(80, settings.default.max_examples // 5),
     deadline=None,
@@ -203,6 +204,7 @@ def test_any_rows_are_appended_or_refused_as_one_by_one(
         compare(store, data)
 
 
+@pytest.mark.extended
 @settings(
     max_examples=max(40, settings.default.max_examples // 20),
     deadline=None,

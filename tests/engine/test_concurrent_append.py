@@ -60,6 +60,7 @@ ORDERED: list[Callable[[tiered.Topic, int, int], int]] = [by_one, by_batch, by_m
 WAYS = [*ORDERED, by_one, by_batch, by_keyless_one, by_columns, by_short_list]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("sync", ["interval", "always", "never"])
 @pytest.mark.parametrize("seconds", [0.7, pytest.param(20.0, marks=pytest.mark.slow)])
 def test_offsets_are_dense_and_each_threads_order_is_kept(tmp_path: Path, sync: str, seconds: float) -> None:

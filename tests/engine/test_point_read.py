@@ -367,6 +367,7 @@ def test_blocks_of_a_file_that_is_gone_are_let_go(path: Path, clock: Clock) -> N
         assert store.context.blocks.bytes == 0
 
 
+@pytest.mark.extended
 def test_the_cache_stays_within_its_share_of_memory(tmp_path: Path, clock: Clock) -> None:
     with opened(tmp_path, clock) as store:
         topic = store.create_topic("t")

@@ -121,6 +121,7 @@ def test_for_a_deletion(scene: Scene) -> None:
         assert "a" not in store.topics()
 
 
+@pytest.mark.extended
 def test_for_a_pass(scene: Scene) -> None:
     """Seals, uploads, compresses, evicts, expires and sweeps."""
     with scene.open() as store:

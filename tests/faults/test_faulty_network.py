@@ -133,6 +133,7 @@ def ask(bench: Bench, name: str) -> tuple[object, Exception | None, str]:
         return None, error, key
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("name", slow_but({"get", "ranges", "list"}, READS))
 @pytest.mark.parametrize("kind", sorted(set(STRIKES) - {"late", "twice", "body damaged on the way"}))
 def test_a_read_gives_what_is_there_or_a_typed_error(bench: Bench, kind: str, name: str) -> None:
@@ -152,6 +153,7 @@ def test_a_read_gives_what_is_there_or_a_typed_error(bench: Bench, kind: str, na
             assert not isinstance(error, ObjectNotFound)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("name", slow_but({"create", "multipart"}, WRITES))
 @pytest.mark.parametrize("kind", sorted(STRIKES))
 def test_a_write_that_succeeds_is_there_and_an_unknown_one_is_never_called_a_refusal(

@@ -78,6 +78,7 @@ def test_the_script_covers_every_kind_of_object_and_operation(operations: list[O
     assert {("get_range", "parquet"), ("stat", "parquet"), ("folders", "")} <= asked
 
 
+@pytest.mark.extended
 def test_a_fault_of_any_kind_loses_and_doubles_nothing(
     operations: list[Operation], struck: Counter[str]
 ) -> None:
@@ -118,6 +119,7 @@ def check_several_faults(operations: list[Operation], struck: Counter[str], data
     struck.update(faulty.struck)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("examples", [7, pytest.param(scaled(200), marks=pytest.mark.slow, id="many")])
 def test_several_faults_lose_and_double_nothing(
     operations: list[Operation], struck: Counter[str], examples: int
@@ -132,6 +134,7 @@ def test_several_faults_lose_and_double_nothing(
     check()
 
 
+@pytest.mark.extended
 def test_a_commit_is_published_once(operations: list[Operation], struck: Counter[str]) -> None:
     """Unknown is not failed (P10): no claim is raised twice, no change is made again on top of itself."""
     check_published_once(operations, struck)

@@ -99,6 +99,7 @@ def strike(proxy: Proxy, root: Path, rule: Rule, struck: Counter[str]) -> None:
         assert "s3://" in str(error), error
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(("kind", "method", "target", "nth"), thinned(CHOSEN, 3))
 def test_a_fault_on_the_wire_loses_and_doubles_nothing(
     proxy: Proxy, tmp_path: Path, struck: Counter[str], kind: str, method: str, target: str, nth: int

@@ -51,6 +51,7 @@ def topic(remote: tiered.Store) -> Any:
 SYNC = [None, True, False]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("sync", SYNC)
 def test_one_of_many_clients_appends(
     remote: tiered.Store, store: tiered.Store, topic: Any, sync: bool | None

@@ -226,6 +226,7 @@ SOUND_REF, SOUND_VALUES = page_of(SOUND, record_count=None, object_bytes=None, l
 PLACES = [path for path in places(SOUND_VALUES) if path]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("path", PLACES, ids=lambda path: ".".join(map(str, path)))
 def test_each_odd_value_in_each_place_has_one_outcome(path: tuple[Any, ...]) -> None:
     at: Any = SOUND_VALUES

@@ -201,6 +201,7 @@ def spoilt(dice: Random, part: bytes, is_body: bool) -> bytes:
     return mutate(part, dice)[: len(part)].ljust(len(part), b"\0")
 
 
+@pytest.mark.extended
 def test_spoilt_batches(tmp_path: Path) -> None:
     """The same ones at every run."""
     run_streams(tmp_path / "store", 0, STREAMS)

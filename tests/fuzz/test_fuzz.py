@@ -66,6 +66,7 @@ def run_mutations(folder: Path, seed: int) -> None:
         tally("fuzz", **{target: tried})
 
 
+@pytest.mark.extended
 def test_mutations_of_valid_inputs(tmp_path: Path) -> None:
     """Every kind of input, with edits at random; the same ones at every run."""
     run_mutations(tmp_path, 0)
@@ -137,6 +138,7 @@ def test_unsound_columns_are_noticed() -> None:
         check_arrays([array])
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("fault", ["crash", "hang", "bomb", "error"])
 def test_the_child_reports_what_it_must(fault: str, tmp_path: Path) -> None:
     """A harness that ran in the same process, or without limits, would not survive to tell."""

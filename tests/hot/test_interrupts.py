@@ -246,6 +246,7 @@ def _interrupted_write(
         return left[0] < 0, given, [writer.view()]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("operation", ["append", "batch", "flush", "roll"])
 def test_an_interrupt_anywhere_in_a_write_loses_nothing(operation: str, tmp_path: Path) -> None:
     """Exhaustive: rows that were given an offset are there under it, no row twice, and what a view shows agrees."""
@@ -275,6 +276,7 @@ NUMBERING = WRITING | {
 }  # fmt: skip
 
 
+@pytest.mark.extended
 def test_a_numbered_batch_that_is_interrupted_anywhere_is_completed_by_a_repeat(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -52,6 +52,7 @@ def run_and_count(kind: type[StoreMachine], sync: str, profile: settings) -> Non
     tally("state machine", steps=machine.steps_total, examples=machine.examples)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("kind", "sync"),
     [
@@ -103,6 +104,7 @@ RARE = (
 )
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[pytest.mark.slow] if name in RARE else []) for name in MUTATIONS]
 )

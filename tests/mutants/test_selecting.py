@@ -64,6 +64,7 @@ def test_the_group_that_xdist_appends_is_not_part_of_an_id(test: str, plain: str
     assert plain_id(test) == plain
 
 
+@pytest.mark.extended
 def test_a_measured_line_has_the_tests_that_ran_it_and_passed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -155,6 +156,7 @@ def checkout(folder: Path, tests: str) -> Path:
     return folder
 
 
+@pytest.mark.extended
 def test_a_test_that_traces_for_itself_runs_without_coverage_and_counts_for_all_lines_near_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -185,6 +187,7 @@ def test_a_test_traces_by_a_helper_of_the_support_too() -> None:
     assert not traces(plain)
 
 
+@pytest.mark.extended
 def test_a_test_that_does_not_end_is_left_out_and_takes_no_other_along(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

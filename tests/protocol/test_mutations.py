@@ -167,6 +167,7 @@ def test_not_looking_for_the_own_commit_after_a_412(patch: pytest.MonkeyPatch) -
     found("P7: one claim took several epochs", scenarios.claim_alone, faults=1)
 
 
+@pytest.mark.extended
 def test_a_restore_that_claims_without_a_look_whether_it_was_overtaken(patch: pytest.MonkeyPatch) -> None:
     claim = Committer.claim
     patch.setattr(Committer, "claim", lambda self, *, check=None, **options: claim(self, **options))
@@ -190,6 +191,7 @@ def test_a_store_that_goes_on_without_a_word_to_the_restore(patch: pytest.Monkey
     found("P9", scenarios.announced_beside_a_restore)
 
 
+@pytest.mark.extended
 def test_a_restore_that_finishes_without_a_look_whether_it_may(patch: pytest.MonkeyPatch) -> None:
     def finish(self):
         self._bucket.change_store(

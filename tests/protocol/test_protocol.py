@@ -101,6 +101,7 @@ WIDE = (
 )
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     "story",
     [
@@ -116,6 +117,7 @@ def test_every_interleaving_keeps_the_promises(story: Callable[[World], None]) -
     assert result.ends
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("story", STORIES)
 def test_schedules_with_two_faults_keep_the_promises(story: Callable[[World], None]) -> None:
     result = walk(story, faults=2, schedules=25)

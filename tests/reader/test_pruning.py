@@ -128,6 +128,7 @@ def topics(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[tuple[tier
         yield [(topic, topic.scan().to_arrow()) for topic in opened(folder, stack, wide_rows(5))]
 
 
+@pytest.mark.extended
 @settings(max_examples=max(50, settings.default.max_examples // 20), deadline=None)
 @given(data=st.data())
 def test_any_filter_is_the_filter_afterwards(
@@ -137,6 +138,7 @@ def test_any_filter_is_the_filter_afterwards(
     check(data, *data.draw(st.sampled_from(topics)))
 
 
+@pytest.mark.extended
 @settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck), phases=[Phase.generate])
 @given(data=st.data())
 def test_any_filter_of_any_rows_is_the_filter_afterwards(

@@ -216,6 +216,7 @@ def test_a_scan_whose_file_is_gone_before_it_is_opened_says_what_the_log_has(
     assert values(topic) == [b"kept"]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("seconds", [1.0, pytest.param(30.0, marks=pytest.mark.slow)])
 def test_readers_see_dense_offsets_while_writers_append_and_everything_moves(
     store: tiered.Store, clock: Clock, tmp_path: Path, seconds: float

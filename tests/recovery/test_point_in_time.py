@@ -128,6 +128,7 @@ def random_history(tmp_path_factory: pytest.TempPathFactory, steps: list[Any], p
         shutil.rmtree(history.folder)
 
 
+@pytest.mark.extended
 @example(steps=["append", ("back", 0), "restore"], pick=2)  # of a lineage that wrote nothing
 @example(steps=["append", ("back", 0), ("back", 1)], pick=2)  # undone then, and adopted again since
 @example(

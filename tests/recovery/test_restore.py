@@ -191,6 +191,7 @@ def by_a_waiting_append(store: tiered.Store, clock: Clock) -> None:
 PUBLISHING = [by_full_pass, by_tail_pass, beside, by_a_waiting_append]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("publish", PUBLISHING)
 @pytest.mark.parametrize("shipped", [0, 2])
 def test_offsets_that_were_deleted_before_they_were_published_are_not_given_again(

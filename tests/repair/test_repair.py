@@ -51,6 +51,7 @@ FOOTERS: dict[str, Callable[[Path], Damage]] = {
 }
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("part", "which"), thinned([(part, which) for part in FOOTERS for which in (0, 2)], 3)
 )
@@ -288,6 +289,7 @@ def test_a_head_is_not_rebuilt_over_a_gap(place: Place) -> None:
 # -- documents -------------------------------------------------------------------------------------
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("damage", [flipped(20), cut(9)], ids=["bit", "cut"])
 @pytest.mark.parametrize(
     "name",

@@ -20,6 +20,7 @@ from tiered.spark import table
 SCHEMA = pa.schema([("user", pa.string()), ("n", pa.int64()), ("gone", pa.bool_())])
 
 
+@pytest.mark.extended
 def test_every_way_to_read_has_the_rows_of_a_scan(
     spark: Any, s3_bucket: str, tmp_path: Path, clock: Clock
 ) -> None:

@@ -62,6 +62,7 @@ def test_a_bucket_alone_gives_what_was_offloaded(place: Place, topic: str) -> No
     assert_same(direct(place.bucket, topic=topic), wanted)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("topic", ["records", "flights"])
 def test_spark_gives_the_rows_of_the_scan(spark: Any, place: Place, topic: str) -> None:
     scan = place.topic(topic).scan()

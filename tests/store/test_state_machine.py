@@ -407,6 +407,7 @@ def run(machine: type[Machine]) -> None:
         tally("state machine", steps=machine.steps_total, examples=machine.examples)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("machine", [RecordMachine, TypedMachine])
 def test_any_history_reads_as_the_model(machine: type[Machine]) -> None:
     run(machine)

@@ -381,6 +381,7 @@ calls = st.one_of(
 )
 
 
+@pytest.mark.extended
 @settings(max_examples=40)
 @given(st.lists(st.lists(calls, max_size=5), max_size=4))
 def test_a_transaction_appends_what_the_calls_would_have(

@@ -2,7 +2,7 @@
 
 A changed file is one that differs from the commit at which this branch left ``main``. A module of ``tiered/cold/manifest``
 leads to tests in this order: those in ``tests/cold`` that bear its name, all that import it, and the others in
-``tests/cold``. When the time is up the rest is skipped; `make test` runs everything.
+``tests/cold``. When the time is up the rest is skipped; `make test-all` runs everything.
 
 ``python -m tests.support.changed --list FILE`` prints the tests of a module, the nearest first.
 """
@@ -98,7 +98,7 @@ class Deadline:
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self) -> None:
         if time.monotonic() > self._end:
-            pytest.skip("the time of `make check` is up: `make test` runs the rest")
+            pytest.skip("the time of `make check` is up: `make test-all` runs the rest")
 
 
 def main() -> int:
@@ -114,7 +114,7 @@ def main() -> int:
         print(*files, sep="\n")
         return 0
     return pytest.main(
-        ["-q", "-m", "not slow and not spark", *(str(ROOT / file) for file in files)],
+        ["-q", "-m", "not slow and not extended and not spark", *(str(ROOT / file) for file in files)],
         plugins=[Deadline(options.seconds)],
     )
 

@@ -51,6 +51,7 @@ def engine() -> Iterator[Callable[[str], TableEngine]]:
         running.close()
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("seed", range(6))
 def test_each_version_has_the_rows_of_a_scan(tmp_path: Path, days: Days, seed: int) -> None:
     TableHistory(tmp_path, random.Random(seed), days).run(ACTIONS, 30)

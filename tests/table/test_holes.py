@@ -53,6 +53,7 @@ def seven(place: Place) -> Place:
     return place
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("changed", [False, True], ids=["unchanged", "changed"])
 @pytest.mark.parametrize("damage", HOLES.values(), ids=HOLES)
 def test_a_new_process_goes_on_after_the_last_version(

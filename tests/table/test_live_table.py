@@ -155,6 +155,7 @@ class Dying(FaultyStore):
         return super()._meet(verb, key)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("first", [True, False], ids=["first", "later"])
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 def test_a_crash_at_every_operation_of_a_commit(place: Place, after: bool, first: bool) -> None:
@@ -184,6 +185,7 @@ def test_a_crash_at_every_operation_of_a_commit(place: Place, after: bool, first
     assert number >= 8
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("fault", ["answer lost", "repeated", "busy", "conflict", "late by 1", "late by 9"])
 def test_a_lost_answer_at_every_write(place: Place, fault: str) -> None:
     """The commit is found, or repeated; at worst the next publication finds it."""
@@ -341,6 +343,7 @@ DAMAGE: dict[str, Callable[[Path], Any]] = {
 }
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
 def test_a_damaged_folder_is_named_and_taken(place: Place, damage: Callable[[Path], Any]) -> None:
     """The error says what to do; from then on no version has fewer rows than the one before."""

@@ -85,6 +85,7 @@ def swept(tmp_path: Path, clock: Clock) -> Any:
         yield swept
 
 
+@pytest.mark.extended
 def test_old_versions_go_and_each_can_be_read_for_the_grace(swept: Swept) -> None:
     """A version can be read for the grace after it was replaced, time travel in the newest one; then its files go."""
     replaced: dict[int, float] = {}

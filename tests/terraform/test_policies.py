@@ -36,6 +36,7 @@ def asked(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[Asked]]:
     return recorded(tmp_path_factory.mktemp("roles"), server, become)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("role", PARTS)
 def test_a_policy_allows_what_the_role_asks_and_no_more(role: str, asked: dict[str, set[Asked]]) -> None:
     """Recorded against a server, request by request and key by key; then the sets are equal, kind by kind."""

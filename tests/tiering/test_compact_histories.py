@@ -150,6 +150,7 @@ def in_small_steps(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(compact_actions, "PASS_BYTES", 5000)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("seed", range(5))
 def test_the_latest_of_each_key_is_always_there(
     tmp_path: Path, days: Days, seed: int, monkeypatch: pytest.MonkeyPatch

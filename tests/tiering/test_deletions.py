@@ -106,6 +106,7 @@ def cut_after_the_rename(root: Path) -> None:
     (root / "topics" / "t").rename(root / "topics" / f".deleting-{uuid4()}")
 
 
+@pytest.mark.extended
 def test_a_deletion_that_is_killed_at_any_step_loses_nothing_and_is_finished(
     tmp_path: Path, clock: Clock
 ) -> None:

@@ -184,6 +184,7 @@ LOSING = ACTIONS | {"lose_disk": 3, "transact": 4}
 
 
 # The last three were found by a long run: erasures that were done too early, and one that never was.
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("seed", "steps"), [*((seed, 40) for seed in range(5)), (30514, 50), (30089, 50), (40131, 50)]
 )
@@ -192,6 +193,7 @@ def test_nothing_is_left_of_what_was_erased(tmp_path: Path, days: Days, seed: in
 
 
 # The last one fails where a restore lowers horizons in front of rows that its transactions still lack.
+@pytest.mark.extended
 @pytest.mark.parametrize(("seed", "steps"), [(0, 40), (1, 40), (90041, 50)])
 def test_nothing_comes_back_with_a_lost_disk(tmp_path: Path, days: Days, seed: int, steps: int) -> None:
     History(tmp_path, random.Random(seed), days).run(LOSING, steps)

@@ -26,6 +26,7 @@ def numbers(table: Any) -> list[int]:
     return [int(value) for value in table["value"].to_pylist()]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("tier", ["hot", "warm", "cold"])
 @pytest.mark.parametrize("passes", ["here", "elsewhere"])
 @pytest.mark.parametrize("begun", [False, True])

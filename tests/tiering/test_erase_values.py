@@ -363,6 +363,7 @@ def test_values_of_a_first_call_that_was_killed_leave_this_disk(
     assert step < 59
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("disk", ["kept", "lost"])
 def test_no_values_stay_wherever_a_pass_dies(
     tmp_path: Path, clock: Clock, bucket: WatchedBucket, days: Callable[[float], None], disk: str

@@ -107,6 +107,7 @@ def ways(log: Log, stack: ExitStack) -> Iterator[tiered.Topic]:
     yield stack.enter_context(tiered.open(f"file://{log.folder}/bucket")).topic("t")
 
 
+@pytest.mark.extended
 @settings(
     max_examples=6,
     deadline=None,
@@ -130,6 +131,7 @@ def test_reads_by_key_find_the_same_rows_in_every_way(
         assert stack.enter_context(store).verify(deep=True).problems == ()
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 def test_compactions_and_erasures_write_filters_and_find_what_is_there(
     tmp_path: Path, kind: pa.DataType

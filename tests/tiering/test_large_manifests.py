@@ -58,6 +58,7 @@ RULES = {
 LONGER = ("by bytes", "scrubbed")
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     "rules",
     [pytest.param(RULES[name], marks=[pytest.mark.slow] if name in LONGER else []) for name in RULES],

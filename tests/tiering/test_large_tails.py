@@ -121,6 +121,7 @@ def test_a_sealed_segment_goes_whole_unless_some_of_it_is_published(tmp_path: Pa
         assert [facts.end_offset for facts in pieces(store, topic, 1)] == [1, 8, 11]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("step", range(0, 24, 2))
 def test_killed_between_the_pieces_the_bucket_is_a_shorter_log(
     tmp_path: Path, clock: Clock, step: int

@@ -117,6 +117,7 @@ def restore(place: Place) -> object:
         return bits(found.topic("t").scan())
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("judge", [scan, scrub, verify, rebuild, merge, copy, pages, restore])
 def test_no_single_answer_is_believed(place: Place, judge: Callable[[Place], object]) -> None:
     """Each request of each judge in turn is answered by other bytes, fewer bytes, or another size."""

@@ -147,6 +147,7 @@ def simulate(path: Path, clock: Clock, minutes: int, outage: range) -> dict[str,
     return {"ends": ends, "bucket": {number: (item.start, item.end) for number, item in published.items()}}
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("minutes", [12, pytest.param(60, marks=pytest.mark.slow)])
 def test_the_policy_holds_at_every_tick_and_an_outage_of_a_third_of_the_time_heals(
     minutes: int, tmp_path: Path, clock: Clock

@@ -269,6 +269,7 @@ def run_cycles(
     return run
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("deletes", [False, True], ids=["keeps", "deletes"])
 def test_nothing_acknowledged_is_lost_by_kills(
     zygote: Zygote, tmp_path: Path, url: str, deletes: bool

@@ -83,6 +83,7 @@ def check_crashes(life: BatchLife, folder: Path, every: int = 1) -> int:
     return check_each(images, folder, every, partial(check, life))
 
 
+@pytest.mark.extended
 def test_a_crash_anywhere_leaves_no_part_of_a_batch(tmp_path: Path) -> None:
     assert check_crashes(BatchLife(tmp_path / "life"), tmp_path, every=14) > 200
 
@@ -130,6 +131,7 @@ def test_staged_rows_outlive_the_renewals_of_the_log(
         assert batches_in(found_in(store)) == [8]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("kind", FAULTS)
 def test_a_failed_operation_leaves_no_part_of_a_batch(kind: str, tmp_path: Path) -> None:
     """Whatever the error says, the batch is there wholly or not once the store is open again, and is taken again or known.
@@ -227,6 +229,7 @@ def check_buckets(life: BatchLife, folder: Path, every: int = 1) -> int:
     return check_each_bucket(life.crashes(), folder, every, check_bucket)
 
 
+@pytest.mark.extended
 def test_no_moment_of_the_bucket_has_a_part_of_a_batch(tmp_path: Path) -> None:
     assert check_buckets(BatchLife(tmp_path / "life", BUCKET), tmp_path, every=6) > 30
 
@@ -237,6 +240,7 @@ BUCKET_STEPS: dict[str, tuple[Any, str, Callable[..., object]]] = {
 }
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("name", BUCKET_STEPS)
 def test_each_protective_step_of_the_bucket_is_needed(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -246,6 +250,7 @@ def test_each_protective_step_of_the_bucket_is_needed(
         check_buckets(BatchLife(tmp_path / "life", BUCKET), tmp_path, every=2)
 
 
+@pytest.mark.extended
 def test_a_restore_to_a_time_has_the_batches_of_that_time(tmp_path: Path) -> None:
     life = BatchLife(tmp_path / "life", BUCKET)
     with opened(life.recorder, BUCKET, life.clock) as store:

@@ -83,6 +83,7 @@ def check_crashes(life: Life, folder: Path, every: int = 1) -> int:
     return check_each(images, folder, every, partial(check, life))
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("cold", [None, BUCKET], ids=["disk", "bucket"])
 def test_a_crash_anywhere_leaves_no_part_of_a_transaction(tmp_path: Path, cold: str | None) -> None:
     assert check_crashes(Life(tmp_path / "life", cold), tmp_path, every=6) > 200
@@ -126,6 +127,7 @@ STEPS: dict[str, tuple[type, str, Callable[..., object]]] = {
 }
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("name", STEPS)
 def test_each_protective_step_is_needed(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without it, some crash leaves a part of a transaction."""
@@ -134,6 +136,7 @@ def test_each_protective_step_is_needed(name: str, tmp_path: Path, monkeypatch: 
         check_crashes(Life(tmp_path / "life"), tmp_path, every=6)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("kind", FAULTS)
 def test_a_failed_operation_leaves_no_part_of_a_transaction(kind: str, tmp_path: Path) -> None:
     """A commit that raises an error without the word committed left nothing; the store goes on, or says that it cannot."""

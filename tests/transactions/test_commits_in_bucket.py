@@ -103,6 +103,7 @@ def check_buckets(life: Life, folder: Path, every: int = 1) -> int:
     return check_each_bucket(life.crashes(), folder, every, check)
 
 
+@pytest.mark.extended
 def test_no_moment_of_the_bucket_has_a_part_of_a_transaction(tmp_path: Path) -> None:
     assert check_buckets(Life(tmp_path / "life", BUCKET), tmp_path, every=7) > 60
 
@@ -138,6 +139,7 @@ def positions_of(life: Life, number: int) -> int:
     return life.positions[number]
 
 
+@pytest.mark.extended
 def test_a_restore_to_a_time_has_the_transactions_of_that_time(tmp_path: Path) -> None:
     check_times(Life(tmp_path / "life", BUCKET), tmp_path)
 
@@ -149,6 +151,7 @@ TIMES: dict[str, tuple[Any, str, Callable[..., object]]] = {
 }
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("name", TIMES)
 def test_each_protective_step_of_a_time_is_needed(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -168,6 +171,7 @@ STEPS: dict[str, tuple[Any, str, Callable[..., object]]] = {
 }
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("name", STEPS)
 def test_each_protective_step_is_needed(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(*STEPS[name])

@@ -86,6 +86,7 @@ def _unreachable(*_: Any, **__: Any) -> None:
     raise tiered.ColdStorageError("no answer (injected)", retryable=True)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("known", [True, False], ids=["known topics", "new topics"])
 @pytest.mark.parametrize("growth", GROWTHS)
 def test_what_grew_unknown_to_the_bucket_is_restored_with_its_transactions(

@@ -146,6 +146,7 @@ def test_another_process_sees_all_rows_or_none(
     assert set(seen[-1].values()) == {BEFORE + ROWS}
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("writes", [1, 5, 9])
 def test_a_batch_that_waits_for_room_is_seen_nowhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, writes: int

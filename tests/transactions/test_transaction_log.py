@@ -219,6 +219,7 @@ class Life:
             assert positions[0].offset == 24
 
 
+@pytest.mark.extended
 def test_a_crash_anywhere_loses_no_durable_position(tmp_path: Path) -> None:
     life = Life(tmp_path / "life")
     crashes = list(life.crashes())

@@ -154,6 +154,7 @@ def run_beside(root: Path, looks: int, monkeypatch: pytest.MonkeyPatch) -> list[
     return seen
 
 
+@pytest.mark.extended
 def test_another_process_sees_no_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = run_beside(tmp_path / "data", 60, monkeypatch)
     assert all(earlier <= later for earlier, later in pairwise(seen))

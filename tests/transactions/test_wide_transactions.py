@@ -139,6 +139,7 @@ def check_crashes(life: WideLife, folder: Path, every: int = 1) -> int:
     return check_each(images, folder, every, partial(check, life))
 
 
+@pytest.mark.extended
 def test_a_crash_anywhere_leaves_each_transaction_whole_or_absent(tmp_path: Path) -> None:
     assert check_crashes(WideLife(tmp_path / "life"), tmp_path, every=20) > 100
 
@@ -160,6 +161,7 @@ def check_buckets(life: WideLife, folder: Path, every: int = 1) -> int:
     return check_each_bucket(life.crashes(), folder, every, check_bucket)
 
 
+@pytest.mark.extended
 def test_no_moment_of_the_bucket_has_a_part(tmp_path: Path) -> None:
     assert check_buckets(WideLife(tmp_path / "life", BUCKET), tmp_path, every=4) > 40
 
@@ -174,6 +176,7 @@ def test_a_restore_to_a_time_has_what_was_decided_by_then(tmp_path: Path) -> Non
             check_position(store, whole(store))
 
 
+@pytest.mark.extended
 def test_the_cut_of_a_read_of_one_partition_is_needed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

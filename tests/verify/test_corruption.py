@@ -114,6 +114,7 @@ def segment_passes(place: Place, case: Case, *, newest: bool = False) -> bool:
 # -- segments --------------------------------------------------------------------------------------
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("which", [0, 2], ids=["compressed", "as written"])
 def test_a_damaged_sealed_segment_is_found_and_never_read_as_data(sound: Place, which: int) -> None:
     path = sound.segments()[which]
@@ -144,6 +145,7 @@ def test_another_file_in_the_place_of_a_segment_is_found(sound: Place, other: st
     tally("corruption", tried=1)
 
 
+@pytest.mark.extended
 def test_damage_to_the_newest_file_is_found_wherever_it_can_be_told_from_a_torn_tail(sound: Place) -> None:
     """Bits of everything in front of the mark. What is cut off its end is a torn tail; see docs/format.md."""
     path = sound.segments()[-1]
@@ -200,6 +202,7 @@ def test_every_damaged_block_is_reported_not_only_the_first(sound: Place) -> Non
 # -- the bucket ------------------------------------------------------------------------------------
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("which", [1, 4], ids=["cold only", "in both tiers"])
 def test_a_damaged_object_is_found_and_never_read_as_data(sound: Place, which: int) -> None:
     path = sound.objects()[which]
@@ -289,6 +292,7 @@ def verify_anyhow(place: Place) -> VerifyReport:
     return verify_store(open_tiers(Settings.model_validate({"store": {"path": str(place.data)}})))
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("name", DOCUMENTS)
 def test_a_damaged_document_is_found(sound: Place, name: str) -> None:
     """Every nineteenth byte, and the document as a whole; also those without which the store does not open."""
@@ -352,6 +356,7 @@ def test_documents_of_another_store_or_topic_are_found(sound: Place, tmp_path: P
 # -- anything, anywhere ----------------------------------------------------------------------------
 
 
+@pytest.mark.extended
 @settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_no_damage_makes_a_verification_fail_or_a_read_lie(sound: Place, data: st.DataObject) -> None:

@@ -527,6 +527,7 @@ while True:
     assert found == [b"%d" % number for number in range(len(found))]
 
 
+@pytest.mark.extended
 def test_blocks_of_nobody_leave_no_producer(tmp_path: Path) -> None:
     writer = SegmentWriter.create(OsFileSystem(), tmp_path, header_of())
     append(writer, b"of nobody")

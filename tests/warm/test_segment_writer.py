@@ -157,6 +157,7 @@ def test_a_writer_that_goes_on_knows_when_the_first_record_came(tmp_path: Path) 
     again.close()
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("wrong", ["epoch", "offset", "content"])
 def test_a_scan_ends_before_a_block_that_does_not_follow(tmp_path: Path, wrong: str) -> None:
     """Of an earlier writer, whose bytes a power cut brought back; for other offsets; or torn in its chunks."""

@@ -269,6 +269,7 @@ def conditions(keys: list[Any]) -> st.SearchStrategy[Predicate]:
     )
 
 
+@pytest.mark.extended
 @given(st.data())
 def test_rows_are_the_same_as_without_filters(data: st.DataObject) -> None:
     """Of any condition, of keys of every type that are there, in other row groups, and nowhere; with nulls."""

@@ -263,6 +263,7 @@ def test_a_filter_of_a_column_that_has_another_type_in_the_object_is_corruption(
         read(store, entry, schema, row_filter=RowFilter((Comparison("number", ">", "a"),)))
 
 
+@pytest.mark.extended
 @settings(
     max_examples=max(20, settings.default.max_examples // 20),
     deadline=None,

@@ -95,6 +95,7 @@ def repeated(text: str, count: int) -> pa.DictionaryArray:
 # -- bombs -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.extended
 def test_a_value_that_unpacks_to_more_than_any_record_is_refused() -> None:
     plain = {"use_dictionary": False, "write_statistics": False}
     data = written(table_of(value=pa.array([bytes(300 * MIB)])), **plain)
@@ -338,6 +339,7 @@ WIDE: dict[str, Callable[[], pa.Array]] = {
 }
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("name", [*COLUMNS, *WIDE])
 def test_row_groups_of_the_largest_setting_can_be_read(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """At a thousandth of every size: what small values take more when they are decoded stays within the limits."""
