@@ -126,7 +126,9 @@ def test_values_of_a_call_that_was_lost_with_its_disk_go_before_the_next_one_is_
         assert store.erasures() == []
         topic = store.topic("t")
         erasure = topic.erase(["b"])
-        search = ErasedSearch(store.context.tiers, topic.meta, In("key", (b"b",)), [erasure.entry])
+        search = ErasedSearch(
+            store.context.tiers, topic.meta, In("key", (b"b",)), [erasure.entry], grace_seconds=0
+        )
         assert [trace.where for trace in search.looks[Place.VALUES]()] == [f"{bucket.url}/{lost}"]
         look = store.tierer.erasures._traces.looks_in_bucket[Place.VALUES]
         (line,) = look(erasure.entry, topic.meta)

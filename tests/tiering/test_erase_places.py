@@ -189,7 +189,7 @@ def test_the_end_of_an_erasure_and_the_search_look_at_every_place(
         traces = store.tierer.erasures._traces
         ends = {*traces.looks_here, *traces.looks_in_bucket, Place.CACHES}
         assert ends == set(Place)
-        assert set(ErasedSearch(store.context.tiers, topic.meta, None).looks) == set(Place)  # type: ignore[arg-type]
+        assert set(ErasedSearch(store.context.tiers, topic.meta, None, grace_seconds=0).looks) == set(Place)  # type: ignore[arg-type]
         assert set(PLANTS) == set(Place) - {Place.UPLOADS, Place.VERSIONS}
 
 

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import tiered
 from tests.support.byte_search import files_with
 from tests.support.clock import Clock
+from tests.support.disks import FailingDisk
 from tests.support.erasure_passes import KEPT, fill_named, numbers_named, run_passes
 from tests.support.stores import open_store, repaired, stepwise
+from tiered.engine.host import Host
 
 SETTINGS = stepwise(offload={"after": "2h", "tail_interval": "off"}, local_retention={"age": "9h"})
 
@@ -138,3 +142,25 @@ def test_no_erasure_is_done_beside_an_old_file(tmp_path: Path, url: str, clock: 
         assert erasure.state == "done"
         assert numbers_named(store.topic("t")) == KEPT
     assert files_with(tmp_path, b"<of b>") == []
+
+
+def test_a_file_in_front_of_the_log_is_waited_for(tmp_path: Path, url: str, clock: Clock, days: Any) -> None:
+    """All records were deleted, and the pass could not delete their file: nothing proves that it has none of the erased ones."""
+    stuck = True
+
+    def refuse(name: str, path: Path) -> None:
+        if stuck and name == "unlink" and path.suffix == ".log":
+            raise OSError(errno.EBUSY, "busy")
+
+    host = Host(clock=clock, fs=FailingDisk(refuse))
+    with tiered.open(tmp_path / "data", cold=url, settings=SETTINGS, host=host) as store:
+        topic = fill_named(store)
+        erasure = topic.erase(["b"])
+        topic.delete_before(30)
+        run_passes(store, clock, days)
+        assert files_with(tmp_path / "data", b"<of b>")
+        assert (erasure.state, "lies in front of the log" in erasure.waits_for) == ("rewriting", True)
+        stuck = False
+        run_passes(store, clock, days)
+        assert erasure.state == "done"
+        assert files_with(tmp_path, b"<of b>") == []

@@ -151,7 +151,14 @@ def _search(settings: Settings, name: str, lines: list[str], column: str | None,
             log = store.topic(TRANSACTIONS_TOPIC).meta
         except TopicNotFound:
             log = None
-        search = ErasedSearch(topic.tiers, topic.meta, condition, called, log)
+        search = ErasedSearch(
+            topic.tiers,
+            topic.meta,
+            condition,
+            called,
+            log,
+            grace_seconds=settings.sweep.grace.total_seconds(),
+        )
         traces = list(search.traces())
     if as_json:
         print_json({"traces": list(map(asdict, traces)), "files": search.files, "objects": search.objects})

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
+from math import inf
 from typing import Any, Literal
 from uuid import UUID
 
@@ -91,6 +92,14 @@ class LedgerEntry:
     def clean_us(self) -> int | None:
         """Since when no object that the manifests name has such a record, nor a local file; None while that is not known."""
         return None if (self.rewritten_us or 0) <= self.outdated_us else self.rewritten_us
+
+    @property
+    def clean_seconds(self) -> float:
+        """The end of the second of `clean_us` (Unix); infinite while that is not known.
+
+        Servers give whole seconds, so what has a time in that second may be from before.
+        """
+        return inf if self.clean_us is None else self.clean_us // 1_000_000 + 1.0
 
     def reopened(self) -> LedgerEntry:
         """Return the erasure with objects that are to be checked again."""

@@ -201,14 +201,21 @@ class TableSweep:
 
 
 def stale_files(
-    store: ObjectStore, topic: str, topic_id: UUID, before_seconds: float, live: Collection[str]
+    store: ObjectStore,
+    topic: str,
+    topic_id: UUID,
+    changed_seconds: float,
+    live: Collection[str],
+    *,
+    grace_seconds: float,
 ) -> Iterator[str]:
     """Yield why files of a topic's table still show values of an earlier time: bounds of columns lie in manifests.
 
     Parameters
     ----------
-    before_seconds
-        The objects of the topic changed at that time (Unix, the server's clock).
+    changed_seconds
+        The objects of the topic had changed by that time (Unix, the server's clock). A publication may have had its heads from
+        before for half the grace.
     live
         The names of all objects that the topic's heads name.
 
@@ -216,6 +223,7 @@ def stale_files(
     ------
     ConfigError, CorruptionError, ColdStorageError
     """
+    before_seconds = changed_seconds + grace_seconds / 2
     reader = TableReader.of(store, topic, topic_id)
     listed = [info for info in store.list(reader.folder.prefix) if _is_ours(info.key)]
     newest = reader.newest() if listed else None

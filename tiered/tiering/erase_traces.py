@@ -228,8 +228,9 @@ class Traces:
             return
         published = self._context.settings.policy_for(meta.name).table.every is not None
         for found in stale_files(
-            self._context.tiers.object_store, meta.name, meta.topic_id, _seconds(erasure), self._live(meta)
-        ):
+            self._context.tiers.object_store, meta.name, meta.topic_id, erasure.clean_seconds, self._live(meta),
+            grace_seconds=self._context.settings.sweep.grace.total_seconds(),
+        ):  # fmt: skip
             yield (
                 f"{found}, once the table is published again"
                 if published
@@ -248,7 +249,7 @@ class Traces:
 
     def _uploads(self, erasure: LedgerEntry, _: TopicMeta | None) -> Iterator[str]:
         store = self._context.tiers.object_store
-        for upload in unfinished_uploads(store, self._prefixes(erasure), _seconds(erasure)):
+        for upload in unfinished_uploads(store, self._prefixes(erasure), erasure.clean_seconds):
             yield f"the unfinished upload of {upload.key}; a sweep aborts it"
 
     def _versions(self, erasure: LedgerEntry, _: TopicMeta | None) -> Iterator[str]:
@@ -272,7 +273,3 @@ class Traces:
         log = self.log.log(erasure)
         prefixes = [topic_prefix(erasure.topic, erasure.topic_id)]
         return prefixes if log is None else [*prefixes, topic_prefix(log.meta.name, log.meta.topic_id)]
-
-
-def _seconds(erasure: LedgerEntry) -> float:
-    return (erasure.clean_us or 0) / 1e6

@@ -19,7 +19,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from uuid import UUID
 
 from ..cold.fetch.cache_folders import CacheFolders
@@ -402,9 +401,9 @@ class Erasures:
             if checked < horizon:
                 place = f"{handle.meta.name}/{handle.partition}"
                 return f"{place} is checked up to offset {checked} of {horizon}", rows
-            old = None if head is None else _older_file(handle, head, horizon)
-            if old is not None:
-                return f"{old} is older than its object; a pass deletes it", rows
+            old = _old_file(handle, head, horizon)
+            if old:
+                return f"{old}; a pass deletes it", rows
         return "", rows
 
     def _partitions(self, erasure: LedgerEntry) -> Iterator[tuple[PartitionHandle, int]]:
@@ -424,11 +423,18 @@ class Erasures:
         return meta if meta.topic_id == erasure.topic_id else None
 
 
-def _older_file(handle: PartitionHandle, head: Head, horizon: int) -> Path | None:
-    """Return a local file with records below a horizon that its object lacks; an old image of the disk has such files."""
-    for segment in handle.local().segments:
+def _old_file(handle: PartitionHandle, head: Head | None, horizon: int) -> str:
+    """Say which local file has records below a horizon that its object lacks, or that are in front of the log; empty: none.
+
+    An old image of the disk has files of the first kind. Those of the second kind are left where a pass did not delete them.
+    """
+    local = handle.local()
+    start = local.start_offset if head is None else head.start_offset
+    for segment in local.segments:
         base, end = segment.header.base_offset, min(segment.end_offset, horizon)
-        entries = handle.manifest.entries(head, base, end) if base < end else ()
+        if base < end and segment.end_offset <= start:
+            return f"{segment.path} lies in front of the log"
+        entries = handle.manifest.entries(head, base, end) if base < end and head is not None else ()
         if any(entry.lacks_records for entry in entries):
-            return segment.path
-    return None
+            return f"{segment.path} is older than its object"
+    return ""

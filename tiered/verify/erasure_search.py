@@ -79,6 +79,8 @@ class ErasedSearch:
         where records cannot be searched. Without one, everything counts.
     log
         The transaction log, if the store has one.
+    grace_seconds
+        The grace of sweeps.
 
     Attributes
     ----------
@@ -95,11 +97,14 @@ class ErasedSearch:
         condition: Predicate,
         called: Sequence[LedgerEntry] = (),
         log: TopicMeta | None = None,
+        *,
+        grace_seconds: float,
     ) -> None:
         self._tiers = tiers
         self._meta = meta
         self._condition = condition
         self._called = called
+        self._grace_seconds = grace_seconds
         if log is not None and "parts" not in log.schema.names:
             log = None  # no transaction was ever committed
         self._log = log
@@ -274,7 +279,9 @@ class ErasedSearch:
                 live.update(entry.name for entry in manifest.entries(loaded.head))
         where = object_url(store, f"{topic_prefix(meta.name, meta.topic_id)}table/")
         try:
-            for found in stale_files(store, meta.name, meta.topic_id, self._since, live):
+            for found in stale_files(
+                store, meta.name, meta.topic_id, self._since, live, grace_seconds=self._grace_seconds
+            ):
                 yield Trace(where, None, None, found)
         except (ImportError, TieredError) as error:
             yield Trace(where, None, None, str(error))
@@ -316,9 +323,7 @@ class ErasedSearch:
     @property
     def _since(self) -> float:
         """Return the time from which on nothing that was written has such records (Unix, the bucket's clock)."""
-        return max(
-            (inf if item.clean_us is None else item.clean_us / 1e6 for item in self._called), default=inf
-        )
+        return max((item.clean_seconds for item in self._called), default=inf)
 
     def _before(self, partition: int) -> Predicate:
         """Return the condition for records of a partition before the last call."""
