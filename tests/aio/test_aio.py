@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import random
 import threading
 from collections.abc import Awaitable, Callable
@@ -297,6 +298,84 @@ def test_what_a_poll_of_an_ended_loop_had_read_is_returned_in_the_next_loop(
         await store.close()
 
     asyncio.run(again(*asyncio.run(cancelled())))
+
+
+def rounds_of(consumer: AsyncConsumer) -> Callable[[], Awaitable[list[int]]]:
+    """Two polls that take turns; together they return what there is."""
+
+    async def rounds() -> list[int]:
+        return [
+            number
+            for part in await asyncio.gather(consumer.poll(0), consumer.poll(0))
+            for number in numbers(part)
+        ]
+
+    return rounds
+
+
+def a_consumer(root: Path, rows: int) -> Callable[[], Awaitable[tuple[AsyncStore, AsyncConsumer]]]:
+    async def begin() -> tuple[AsyncStore, AsyncConsumer]:
+        store = await tiered.aio.open(root / "data", settings=stepwise(offload="off"))
+        topic = await store.create_topic("events")
+        await topic.append_many([b"%d" % i for i in range(rows)])
+        await topic.flush()
+        return store, await topic.consumer("billing")
+
+    return begin
+
+
+def test_calls_take_turns_in_each_of_successive_loops(tmp_path: Path) -> None:
+    store, consumer = asyncio.run(a_consumer(tmp_path, 3)())
+    assert asyncio.run(rounds_of(consumer)()) == [0, 1, 2]
+    store.sync.topic("events").append(b"3", sync=True)
+    assert asyncio.run(rounds_of(consumer)()) == [3]
+    asyncio.run(store.close())
+
+
+def test_a_loop_that_is_not_closed_keeps_its_consumer(tmp_path: Path) -> None:
+    """Its tasks would go on where they stood."""
+    with asyncio.Runner() as runner:
+        store, consumer = runner.run(a_consumer(tmp_path, 3)())
+        assert runner.run(consumer.poll(0, 1))
+        for call in (lambda: consumer.poll(0), lambda: consumer.seek("earliest")):
+            with pytest.raises(
+                tiered.ConfigError, match="belongs to another event loop until that is closed"
+            ):
+                asyncio.run(call())
+        assert numbers(runner.run(consumer.poll(0))) == [1, 2]
+    asyncio.run(consumer.seek("earliest"))
+    assert asyncio.run(rounds_of(consumer)()) == [0, 1, 2]
+    asyncio.run(store.close())
+
+
+def test_a_loop_that_is_closed_amid_a_poll_loses_nothing_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody cancels its tasks: they end with their objects, while the next loop goes on."""
+    store, consumer = asyncio.run(a_consumer(tmp_path, 3)())
+    poll, go_on = consumer.sync.poll, threading.Event()
+
+    def late(*arguments: Any) -> list[pa.RecordBatch]:
+        batches = poll(*arguments)
+        go_on.wait()
+        return batches
+
+    async def begun() -> asyncio.Task[Any]:
+        task = asyncio.create_task(consumer.poll())
+        await soon(lambda: consumer._reading)
+        return task
+
+    with monkeypatch.context() as patched:
+        patched.setattr(consumer.sync, "poll", late)
+        loop = asyncio.new_event_loop()
+        task = loop.run_until_complete(begun())
+        loop.close()
+        task._log_destroy_pending = False  # type: ignore[attr-defined]
+        del task
+        gc.collect()
+        go_on.set()
+    assert asyncio.run(rounds_of(consumer)()) == [0, 1, 2]
+    asyncio.run(store.close())
 
 
 def test_a_position_moves_over_records_that_are_gone(run: Any) -> None:

@@ -39,7 +39,7 @@ class AsyncConsumer:
         self._read: deque[pa.RecordBatch] = deque()
         self._read_lineages = consumer.lineages()
         self._reading: Future[list[pa.RecordBatch]] | None = None
-        self._turn = asyncio.Lock()
+        self._turn: tuple[asyncio.AbstractEventLoop, asyncio.Lock] | None = None
         self._wakes: set[threading.Event] = set()
 
     async def poll(
@@ -83,16 +83,14 @@ class AsyncConsumer:
 
     async def _fill(self) -> None:
         """Read what there is, without waiting for more. After a cancellation, the next call takes over what was read."""
-        async with self._turn:
+        async with self._turns():
             if self._read:
                 return
             if self._reading is None:
                 self._reading = self._threads.start(lambda: self.sync.poll(0, _RECORDS_MAX))
             try:
                 batches = await self._threads.result(self._reading)
-            except asyncio.CancelledError:
-                raise
-            except BaseException:
+            except Exception:  # no cancellation, and no end of a task whose loop was closed
                 self._reading = None
                 raise
             self._reading = None
@@ -103,6 +101,23 @@ class AsyncConsumer:
                 if partition not in read:  # it may have moved over records that are gone
                     self._returned[partition] = position
                     self._lineages[partition] = self._read_lineages[partition]
+
+    def _turns(self) -> asyncio.Lock:
+        """Return the lock for calls that take turns. It belongs to an event loop, and one that ended may have left it locked.
+
+        Raises
+        ------
+        ConfigError
+            An event loop that is not closed uses the consumer.
+        """
+        loop = asyncio.get_running_loop()
+        if self._turn is not None and self._turn[0] is not loop and not self._turn[0].is_closed():
+            raise ConfigError(
+                f"consumer {self.sync.name!r} belongs to another event loop until that is closed; make a consumer for each loop"
+            )
+        if self._turn is None or self._turn[0] is not loop:
+            self._turn = loop, asyncio.Lock()
+        return self._turn[1]
 
     async def _wait(self, seconds: float | None) -> None:
         """Wait until a partition may have more records; a second at most."""
@@ -138,7 +153,7 @@ class AsyncConsumer:
 
     async def seek(self, to: Mapping[int, int] | object) -> None:
         """Continue at other offsets; see `Consumer.seek`."""
-        async with self._turn:
+        async with self._turns():
             if self._reading is not None:
                 await self._threads.ended(self._reading)
             if isinstance(to, Mapping):
