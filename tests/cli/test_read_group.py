@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 import tiered
-from tests.cli.commands import one_error
+from tests.cli.commands import PROGRAM, one_error
 
 Run = Callable[..., Any]
 
@@ -243,4 +243,16 @@ def test_follow_alone_says_that_nobody_can_append(started: Run, orders: Path) ->
     process = started("read", "orders", "--group", "g", "--follow", "--limit", 10)
     assert process.wait(60) == 0
     assert b"serve the store by `tiered serve`" in process.stderr.read()
+    assert positions(orders) == {0: 5, 1: 5}
+
+
+def test_records_that_no_stdout_takes_are_not_read(orders: Path) -> None:
+    """`>&-` prints nothing, and so commits nothing; `>/dev/null` is a wish of its own."""
+    command = [*PROGRAM, "read", "orders", "--group", "g", "--path", str(orders)]
+    closed = subprocess.run(
+        ["sh", "-c", '"$@" >&-', "-", *command], stderr=subprocess.PIPE, timeout=60, check=False
+    )
+    assert (closed.returncode, closed.stderr.count(b"stdout is closed")) == (1, 1)
+    assert positions(orders) == {}
+    assert subprocess.run(command, stdout=subprocess.DEVNULL, timeout=60, check=False).returncode == 0
     assert positions(orders) == {0: 5, 1: 5}

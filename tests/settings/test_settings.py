@@ -242,6 +242,13 @@ def rule(**rules: Any) -> dict[str, Any]:
         ({"store": {"max_record_bytes": "64MiB"}}, "store", "max_record_bytes is at most 32MiB"),
         ({"store": {"hot_bytes": "1KiB"}}, "store", "write block_bytes (1MiB) or more"),
         ({"cold": {"url": "bucket/prefix"}}, "cold.url", "s3://bucket/prefix"),
+        ({"cold": {"url": "file:///"}}, "cold.url", "file:///absolute/directory"),
+        ({"cold": {"url": "file:////"}}, "cold.url", "file:///absolute/directory"),
+        ({"cold": {"url": "file://relative"}}, "cold.url", "file:///absolute/directory"),
+        ({"cold": {"url": "file:///srv/../etc"}}, "cold.url", "dot name"),
+        ({"cold": {"url": "file:///srv/.tiered"}}, "cold.url", "reserved"),
+        ({"cold": {"url": "s3://"}}, "cold.url", "names no bucket"),
+        ({"cold": {"url": "s3://bucket/a//b"}}, "cold.url", "one slash"),
         ({"cold": {"endpoint_url": "127.0.0.1:9000"}}, "cold.endpoint_url", "http://127.0.0.1:9000"),
         ({"cold": {"storage_class": "GLACIER"}}, "cold.storage_class", "GLACIER_IR"),
         ({"cold": {"conditional_writes": "perhaps"}}, "cold.conditional_writes", 'write "on" or "off"'),
@@ -497,14 +504,36 @@ def test_sizes(text: object, size: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "bad", ["", "h", "1", "-1s", "1M", "1h,", "1e3s", 5, 0.5, True, False, None, "0.1us", "999999999y"]
+    "bad",
+    [
+        "",
+        "h",
+        "1",
+        "1h\n",
+        "1h\t30m",
+        "0\n",
+        "-1s",
+        "1M",
+        "1h,",
+        "1e3s",
+        5,
+        0.5,
+        True,
+        False,
+        None,
+        "0.1us",
+        "999999999y",
+    ],
 )
 def test_what_is_not_a_duration(bad: object) -> None:
     with pytest.raises(ValueError, match="write"):
         parse_duration(bad)
 
 
-@pytest.mark.parametrize("bad", ["", "B", "-1", -1, "1K", "1.5", "0.3B", 1.5, True, None, "1KiB/s"])
+@pytest.mark.parametrize(
+    "bad",
+    ["", "B", "1MiB\n", "7\n", "\t7", "1\u00a0MiB", "-1", -1, "1K", "1.5", "0.3B", 1.5, True, None, "1KiB/s"],
+)
 def test_what_is_not_a_size(bad: object) -> None:
     with pytest.raises(ValueError, match="write"):
         parse_size(bad)

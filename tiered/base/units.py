@@ -32,7 +32,7 @@ _SIZE_UNITS = {
     **{unit.lower(): 1024**power for power, unit in enumerate(_BINARY_UNITS, start=1)},
     **{unit.lower(): 1000**power for power, unit in enumerate(_DECIMAL_UNITS, start=1)},
 }
-_PART = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([^\W\d_]*)\s*")
+_PART = re.compile(r" *(\d+(?:\.\d+)?) *([^\W\d_]*) *")
 _DURATION_HINT = "write a number and a unit (us, ms, s, m, h, d, w, y), such as 50ms, 1h30m or 90d"
 _SIZE_HINT = "write a number of bytes, or a number and a unit (kB, MB, GB, KiB, MiB, GiB, ...), such as 50GiB"
 
@@ -60,7 +60,7 @@ def parse_duration(value: object) -> timedelta:
         raise ValueError(f'{value} has no unit; write "{value}s" for seconds, "{value}ms" for milliseconds')
     if not isinstance(value, str):
         raise ValueError(f"is not a duration; {_DURATION_HINT}")  # noqa: TRY004 (pydantic reports ValueError)
-    if value.strip() == "0":
+    if value.strip(" ") == "0":
         return timedelta(0)
     micros = sum(_parts(value, _DURATION_UNITS, "duration", _DURATION_HINT))
     if micros.denominator != 1:
@@ -91,7 +91,7 @@ def parse_size(value: object) -> int:
         return value
     if not isinstance(value, str):
         raise ValueError(f"is not a size; {_SIZE_HINT}")  # noqa: TRY004 (pydantic reports ValueError)
-    if value.strip().isdecimal():
+    if value.strip(" ").isdecimal():
         return int(value)
     total = sum(_parts(value, _SIZE_UNITS, "size", _SIZE_HINT))
     if total.denominator != 1:
@@ -189,8 +189,8 @@ def parse_floor(value: object) -> Floor:
     """
     if isinstance(value, Floor):
         return value
-    if isinstance(value, str) and value.strip().endswith("%"):
-        number = _PART.fullmatch(value.strip()[:-1])
+    if isinstance(value, str) and value.strip(" ").endswith("%"):
+        number = _PART.fullmatch(value.strip(" ")[:-1])
         if number is None or number.group(2) or not 0 < Fraction(number.group(1)) < 100:
             raise ValueError(
                 f'{value!r} is no share of a disk; write more than 0% and less than 100%, such as "5%"'

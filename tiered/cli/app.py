@@ -203,7 +203,8 @@ def _open_standard_streams() -> None:
     """Replace standard streams that the caller closed: otherwise the next open file would become one of them."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
-            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode))
+            # By this name `check_stdout` knows that nobody sees what is written.
+            setattr(sys, name, open(os.devnull, mode))  # noqa: PTH123, SIM115
     if isinstance(sys.stdout, io.TextIOWrapper):
         # As on stderr: a character that the encoding lacks is escaped and does not end the command.
         sys.stdout.reconfigure(errors="backslashreplace")

@@ -23,6 +23,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..base.units import approximate_size, printable, printable_json
+from ..errors import ConfigError
 from ..format.timestamps import to_datetime
 
 # Wide enough that a table in a pipe or a file has no broken lines.
@@ -69,6 +70,14 @@ def error_line(error: BaseException | str) -> None:
 def print_json(value: Any) -> None:
     """Print a JSON document in ASCII, which every encoding has. Values are those of `json_line`."""
     sys.stdout.write(json.dumps(_json_values(value), indent=2, default=plain) + "\n")
+
+
+def check_stdout() -> None:
+    """Raise `ConfigError` if the caller closed stdout: `app` put the null device in its place."""
+    if getattr(sys.stdout, "name", None) == os.devnull:
+        raise ConfigError(
+            "stdout is closed, so nobody would see what is printed: write it to a pipe or a file"
+        )
 
 
 def sleep_while_read(seconds: float) -> None:

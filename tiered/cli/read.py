@@ -31,7 +31,7 @@ from .options import (
     open_for_appending,
     open_for_reading,
 )
-from .output import EscapedTerminal, say, sleep_while_read
+from .output import EscapedTerminal, check_stdout, say, sleep_while_read
 from .records import OutputFormat, RecordPrinter, printer_for
 
 _POLL_SECONDS = 0.1
@@ -156,6 +156,7 @@ def _read_group(
     follow: bool,
     output_format: OutputFormat,
 ) -> None:
+    check_stdout()
     with open_for_reading(settings) as store:
         # First, so that a wrong path or topic name creates nothing.
         store.topic(topic)

@@ -120,9 +120,6 @@ def _check_bucket_url(url: str | None) -> str | None:
         check_url(url)
     except ConfigError as error:
         raise ValueError(str(error)) from None
-    scheme, _, rest = url.partition("://")
-    if scheme in ("s3", "s3a") and (not rest or rest.startswith("/")):
-        raise ValueError("names no bucket; write s3://bucket/prefix")
     return url
 
 

@@ -43,6 +43,7 @@ def test_a_url_opens_a_store_and_contacts_nothing(url, kind, shown):
         ("file://relative/path", "file:///absolute/directory"),
         ("file://", "file:///absolute/directory"),
         ("file:///", "file:///absolute/directory"),
+        ("file:////", "file:///absolute/directory"),
         ("file:///srv/../etc", "dot name"),
         ("file:///srv/.tiered", "reserved"),
         ("s3://", "names no bucket"),

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...errors import ConfigError
-from .file_store import RESERVED as FILE_RESERVED
 from .file_store import FileStore
 from .options import URLS, ColdOptions, check_url
 from .protocol import ObjectStore
@@ -40,29 +39,22 @@ def open_object_store(url: str, options: ColdOptions | None = None) -> ObjectSto
     options = options or ColdOptions()
     check_url(url)
     scheme, _, rest = url.partition("://")
-    if any(part in (".", "..") for part in rest.split("/")):
-        raise ConfigError(f"{url!r} holds a dot name; write the directory it stands for")
     if scheme in ("s3", "s3a"):
-        return _open_s3(url, rest, options)
+        return _open_s3(rest, options)
     _check_s3_alone(scheme, options)
     if scheme == "file":
-        return _open_file(url, rest, options)
+        return FileStore(Path(rest), options)
     _check_driver(url, scheme)
     from .fsspec_store import FsspecStore
 
     return FsspecStore(url, options)
 
 
-def _open_s3(url: str, rest: str, options: ColdOptions) -> S3Store:
+def _open_s3(rest: str, options: ColdOptions) -> S3Store:
     bucket, _, prefix = rest.partition("/")
-    prefix = prefix.strip("/")
-    if not bucket:
-        raise ConfigError(f"{url!r} names no bucket; write s3://bucket/prefix")
-    if "//" in prefix:
-        raise ConfigError(f"{url!r}: the prefix holds an empty name; write one slash")
     from .s3_store import S3Store
 
-    return S3Store(bucket, prefix, options)
+    return S3Store(bucket, prefix.strip("/"), options)
 
 
 def _check_s3_alone(scheme: str, options: ColdOptions) -> None:
@@ -72,15 +64,6 @@ def _check_s3_alone(scheme: str, options: ColdOptions) -> None:
             raise ConfigError(
                 f"cold.{name} is for s3:// alone, not for {scheme}://; leave it out and set its equivalent on the bucket"
             )
-
-
-def _open_file(url: str, rest: str, options: ColdOptions) -> FileStore:
-    path = Path(rest)
-    if not path.is_absolute() or path == Path("/"):
-        raise ConfigError(f"{url!r} names no absolute directory; write file:///absolute/directory")
-    if FILE_RESERVED in path.parts:
-        raise ConfigError(f"{url!r}: the name {FILE_RESERVED} is reserved")
-    return FileStore(path, options)
 
 
 def _check_driver(url: str, scheme: str) -> None:

@@ -38,12 +38,12 @@ from .keys import (
     oversize_error,
     walk,
 )
+from .options import FILE_RESERVED as RESERVED
 from .options import ColdOptions
 from .os_errors import translating
 from .protocol import GET_BYTES_MAX, Bytes, ObjectInfo, Upload, Versioned
 from .throttle import Throttle
 
-RESERVED = ".tiered"
 _KINDS = (OSError, TieredError)
 _READ_BYTES = 1 << 20
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
 from urllib.parse import urlsplit
 
@@ -19,6 +20,8 @@ SET_KEYS = (
     "set AWS_PROFILE, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or your cloud's like, in the environment"
 )
 URLS = "write s3://bucket/prefix, file:///absolute/directory, gs://bucket/prefix, abfs://container/prefix or memory://name"
+FILE_RESERVED = ".tiered"
+"""The directory of a `FileStore` below its root that holds no objects."""
 
 _TAG = re.compile(r"[\w\s+\-=.:/@]*")  # what S3 allows in keys and values of tags
 
@@ -153,6 +156,27 @@ def check_url(url: str) -> None:
         raise ConfigError(
             f"the {scheme}:// URL must not hold ? or #; write settings under [cold], and for credentials {SET_KEYS}"
         )
+    if any(part in (".", "..") for part in rest.split("/")):
+        raise ConfigError(f"{url!r} holds a dot name; write the directory it stands for")
+    if s3:
+        _check_prefix(url, rest)
+    elif scheme == "file":
+        _check_directory(url, Path(rest))
+
+
+def _check_prefix(url: str, rest: str) -> None:
+    bucket, _, prefix = rest.partition("/")
+    if not bucket:
+        raise ConfigError(f"{url!r} names no bucket; write s3://bucket/prefix")
+    if "//" in prefix.strip("/"):
+        raise ConfigError(f"{url!r}: the prefix holds an empty name; write one slash")
+
+
+def _check_directory(url: str, path: Path) -> None:
+    if not path.is_absolute() or not path.name:
+        raise ConfigError(f"{url!r} names no absolute directory; write file:///absolute/directory")
+    if FILE_RESERVED in path.parts:
+        raise ConfigError(f"{url!r}: the name {FILE_RESERVED} is reserved")
 
 
 def check_encryption(encryption: str, kms_key_id: str | None) -> None:
