@@ -259,7 +259,7 @@ def test_positions_in_a_partition_that_was_lost_are_lost(
     topic.add_partitions(2)
     topic.append_many([{"value": b"new%d" % i, "partition": 1} for i in range(7)])
     topic.flush()
-    with pytest.raises(tiered.Fenced, match="a restore lost the partition"):
+    with pytest.raises(PositionLost, match="Nothing was committed"):
         consumer.commit({1: 5})
     with pytest.raises(PositionLost, match=TAKEN_BACK):
         life.consumer(partitions=1)
@@ -268,12 +268,16 @@ def test_positions_in_a_partition_that_was_lost_are_lost(
 
 @pytest.mark.parametrize("kind", ["served", "read_only"])
 @pytest.mark.parametrize("rows", [3, 7])
+@pytest.mark.parametrize("told", [True, False])
 def test_readers_of_a_partition_that_was_lost_and_has_other_records_notice_it(
-    begin: Callable[[str], Life], kind: str, rows: int
+    begin: Callable[[str], Life], monkeypatch: pytest.MonkeyPatch, kind: str, rows: int, *, told: bool
 ) -> None:
-    """The bucket knows the partition before it takes records, so the restore begins its log anew."""
+    """The bucket knows the partition before it takes records, or begins a lineage when it is added again."""
     life = begin(kind)
-    life.store.topic("orders").add_partitions(2)
+    with monkeypatch.context() as outage:
+        if not told:
+            outage.setattr(StoreDocuments, "put_topic", unreachable)
+        life.store.topic("orders").add_partitions(2)
     life.store.topic("orders").append_many([{"value": b"lost", "partition": 1} for _ in range(5)])
     life.lose_the_rest()
     topic = life.reader.topic("orders")
@@ -285,6 +289,7 @@ def test_readers_of_a_partition_that_was_lost_and_has_other_records_notice_it(
     snapshot = life.reader.snapshot(["orders"])
     life.restore(rows=0)
     topic = life.store.topic("orders")
+    assert topic.partitions == 1 + told
     topic.add_partitions(2)
     topic.append_many([{"value": b"new%d" % i, "partition": 1} for i in range(rows)])
     topic.flush()

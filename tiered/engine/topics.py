@@ -83,6 +83,7 @@ def add_partitions(topic: OpenTopic, total: int) -> None:
         )
     with topic.lock:
         meta = with_partitions(topic.meta, total)
+        topic.context.fencing.begin_partitions(topic.meta, meta)
         _write(topic, meta)
         if topic.context.settings.policy_for(topic.name).offload.after is not None:
             topic.context.fencing.announce_partitions(meta)

@@ -325,8 +325,6 @@ class LocalTopic(Topic):
         topics.add_columns(self.opened, columns)
 
     def add_partitions(self, total: int) -> None:
-        self.opened.context.lifecycle.check_writable()
-        self._transactions.lose_beyond(self.meta)
         topics.add_partitions(self.opened, total)
 
 

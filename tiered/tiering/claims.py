@@ -16,11 +16,13 @@ from ..errors import ColdStorageError, CorruptionError, DiskFull, Fenced, Tiered
 from ..format.manifest import Head
 from ..format.topic_meta import TopicMeta
 from ..hot.partition_writer import PartitionWriter
+from ..hot.recovery import first_header
 from ..reader.same_log import SameLog
 from ..reader.tiers import Tiers
 from ..survey.local_segments import LocalSegments
 from ..warm.filesystem import FileSystem
 from ..warm.partition_directory import read_lineage, write_lineage
+from ..warm.segment_writer import SegmentWriter
 from .fences import PartitionFences
 from .partition_handle import PartitionHandle
 from .store_claim import StoreClaim
@@ -125,22 +127,59 @@ class Claims:
                     reason = f"{DELETED_IN_BUCKET}; {DELETE_AGAIN.format(name=meta.name)}"
                     self.fences.fence(handle, reason)
 
+    def begin_partitions(self, before: TopicMeta, after: TopicMeta) -> None:
+        """Begin a lineage in each new partition of a topic that was restored, before the topic's document names it.
+
+        The disk that was lost may have had partitions of these numbers, of which the bucket does not know: readers tell their
+        records by the lineage. The head counts the lineages, so a repeat after a crash begins one more.
+
+        Raises
+        ------
+        Fenced
+            The store was restored elsewhere.
+        TopicNotFound
+            The topic was deleted.
+        RestoreUnderWay, ConfigError, DiskFull, ColdStorageError, CorruptionError, UnsupportedFormat
+        """
+        added = range(before.partitions, after.partitions)
+        if not added or all(epoch in (None, FIRST_LINEAGE) for epoch in self._lineages(before)):
+            return
+
+        def check() -> None:
+            self.store.check_owner()
+
+        with self._topics.of(before.topic_id):
+            self.store.announce(before)
+        for partition in added:
+            handle = PartitionHandle(self._tiers, after, partition, {})
+            committer = Committer(handle.manifest, self._store_id, clock=self._clock)
+            epoch = committer.claim(begin_lineage=True, check=check)
+            end, now_us = committer.last_head().end_offset, self._clock()
+            # As a restore leaves a partition: the newest segment has the lineage, and the end offset.
+            header = first_header(self._store_id, after, partition, end, now_us, lineage_epoch=epoch)
+            with handle.hold_topic():
+                self._fs.make_directory(handle.directory)
+                write_lineage(self._fs, handle.directory, epoch)
+                SegmentWriter.create(self._fs, handle.directory, header).close()
+
     def announce_partitions(self, meta: TopicMeta) -> None:
         """Tell the bucket of new partitions of a topic that it knows, before they take records.
 
         Then a restore has them, and begins their logs anew: readers tell later records from those that were lost with the disk.
         Where the bucket does not answer, the next pass tells it.
         """
-        if not self._tiers.has_cold:
-            return
-        directories = (self._tiers.directory(meta.name, key) for key in range(meta.partitions))
-        if all(read_lineage(directory) is None for directory in directories if directory is not None):
+        if not self._tiers.has_cold or all(epoch is None for epoch in self._lineages(meta)):
             return
         try:
             with self._topics.of(meta.topic_id):
                 self.store.announce(meta, briefly=True)
         except TieredError as error:
             log.warning("the bucket does not know the new partitions of topic %r yet: %s", meta.name, error)
+
+    def _lineages(self, meta: TopicMeta) -> list[int | None]:
+        """Return the lineages of the partitions of a topic, as the disk has them."""
+        directories = (self._tiers.directory(meta.name, key) for key in range(meta.partitions))
+        return [read_lineage(directory) for directory in directories if directory is not None]
 
     def partition_lock(self, handle: PartitionHandle) -> threading.RLock:
         """Return the lock for claims of a partition and for uploads of its tail.

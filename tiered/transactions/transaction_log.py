@@ -29,7 +29,6 @@ from .positions import (
     APPLIED,
     BATCH,
     BEGIN,
-    NO_LINEAGE,
     REMOVED,
     SESSION,
     TRANSACTION,
@@ -185,29 +184,6 @@ class TransactionLog:
             end = self._log.append(topic, record(REMOVED, consumer, "", removed))
         topic.wait_safe(0, end, True)
         return removed
-
-    def lose_beyond(self, meta: TopicMeta) -> None:
-        """Mark positions in partitions that a topic does not have as lost; called before it gets more. The change is durable.
-
-        A restore has lost these partitions: they were added and not published. Those that are added again begin in the same
-        lineage, so nothing else tells that their records are others. The sessions are fenced.
-        """
-        with self._lock:
-            if self._log.open() is None:
-                return
-            topic = self._log.writable()
-            lost = [
-                item._replace(
-                    lineage=NO_LINEAGE, session=uuid4().hex, note="nobody: a restore lost the partition"
-                )
-                for item in self._log.tables.positions.sorted()
-                if item.topic_id == meta.topic_id and item.partition >= meta.partitions
-            ]
-            if not lost:
-                return
-            for item in lost:
-                end = self._log.append(topic, record(SESSION, item.consumer, item.session, [item], item.note))
-        topic.wait_safe(0, end, True)
 
     # -- transactions ----------------------------------------------------------------------------
 

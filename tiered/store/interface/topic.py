@@ -390,9 +390,14 @@ class Topic(ABC):
     def add_partitions(self, total: int) -> None:
         """Raise the number of partitions to `total`; the keys of later appends spread over all of them.
 
+        In a topic that was restored, this asks the bucket.
+
         Raises
         ------
-        ConfigError, ReadOnly
+        ConfigError, ReadOnly, TopicNotFound, DiskFull
+        Fenced, ColdStorageError
+            The topic was restored, and the store was restored elsewhere since, or the bucket does not answer. No partition was
+            added.
         """
 
     def __repr__(self) -> str:
