@@ -72,6 +72,57 @@ def test_a_commit_whose_answer_is_lost_is_not_repeated(
     check_once(store, commit(remote, name))
 
 
+@pytest.mark.parametrize("created", [False, True])
+@pytest.mark.parametrize("kind", ["rows", "positions"])
+def test_a_commit_whose_topic_was_deleted_before_its_answer_came(
+    store: Any, remote: Any, kind: str, monkeypatch: pytest.MonkeyPatch, *, created: bool
+) -> None:
+    """It is committed: who is told otherwise commits the rows of the other topics again."""
+    for name in ("events", "doomed"):
+        store.create_topic(name, partitions=2).append(b"x", partition=0, sync=True)
+
+    def delete() -> None:
+        store.delete_topic("doomed")
+        if created:
+            store.create_topic("doomed")
+
+    consumer = remote.topic("doomed").consumer("billing")
+    consumer.poll()
+    lose_answer(monkeypatch, delete)
+    with remote.transaction() as transaction:
+        transaction.append("events", b"once", partition=1)
+        if kind == "rows":
+            transaction.append("doomed", b"once")
+        else:
+            transaction.commit_position(consumer)
+    assert transaction.ranges["events"] == [tiered.OffsetRange(1, 0, 1)]
+    assert values(store.topic("events")) == [b"x", b"once"]
+
+
+def test_a_commit_that_is_not_known_any_more_is_not_called_none_for_a_deleted_topic(
+    store: Any, remote: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outcomes, "OUTCOMES_MAX", 2)
+    monkeypatch.setattr(Connection, "pauses", lambda _: iter([None]))
+    for name in ("events", "doomed"):
+        store.create_topic(name, partitions=2)
+
+    def many() -> None:
+        store.delete_topic("doomed")
+        for number in range(3):
+            with store.transaction(str(number)) as other:
+                other.append("events", b"other")
+
+    lose_answer(monkeypatch, many)
+    with (
+        pytest.raises(ServerUnavailable, match="whether the transaction is committed is unknown"),
+        remote.transaction() as transaction,
+    ):
+        transaction.append("events", b"a")
+        transaction.append("doomed", b"a")
+    assert values(store.topic("events")).count(b"a") == 1
+
+
 def test_a_lost_answer_of_positions(store: Any, remote: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     store.create_topic("events").append(b"x", sync=True)
     with remote.topic("events").consumer("billing") as consumer:

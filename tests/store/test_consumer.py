@@ -540,6 +540,37 @@ def test_a_fenced_session_hears_of_it_without_a_new_position(opened: tiered.Stor
         deleted.commit()
 
 
+@pytest.mark.parametrize("again", [False, True])
+def test_a_consumer_of_a_deleted_topic_stores_nothing(opened: tiered.Store, *, again: bool) -> None:
+    """Its records are of the deleted topic, and so is what a transaction makes of them."""
+    topic, effects = filled(opened), opened.create_topic("effects")
+    consumer = topic.consumer("billing")
+    consumer.poll()
+    consumer.commit({0: 1})
+    opened.delete_topic("orders")
+    if again:
+        filled(opened)
+    before = opened.consumers()
+    for offsets in (None, {0: 2}):
+        with pytest.raises(TopicNotFound):
+            consumer.commit(offsets)
+        with pytest.raises(TopicNotFound), opened.transaction() as transaction:
+            transaction.append(effects, b"of a deleted topic")
+            transaction.commit_position(consumer, offsets)
+    assert opened.consumers() == before
+    assert effects.offsets()[0].end == 0
+
+
+def test_a_handle_of_a_deleted_topic_takes_no_session_of_the_new_one(opened: tiered.Store) -> None:
+    old = filled(opened)
+    opened.delete_topic("orders")
+    consumer = filled(opened).consumer("billing")
+    with pytest.raises(TopicNotFound):
+        old.consumer("billing")
+    consumer.poll()
+    consumer.commit()
+
+
 def test_a_forked_child_is_told_so_whatever_a_thread_of_its_parent_held(store: tiered.Store) -> None:
     consumer = filled(store).consumer("billing", start="latest")
     with ThreadPoolExecutor(1) as pool:

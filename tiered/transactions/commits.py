@@ -102,6 +102,28 @@ class Commits:
         self.log.wait_published(commit.log_end)
         return ranges
 
+    def outcome(self, session: str, again_since: int) -> Ranges | None:
+        """Return topics and ranges of a transaction if an earlier attempt has committed it, which is durable then.
+
+        Parameters
+        ----------
+        again_since
+            The end of the log before the first attempt.
+
+        Raises
+        ------
+        ServerUnavailable
+            The log does not know.
+        PartitionPoisoned, StoreClosed, ColdStorageError
+        """
+        with self._turn:  # which an attempt under way has
+            known, end = self.log.outcome(session, again_since)
+            if known is not None:
+                self.log.sync_written(end)
+        if known is not None:
+            self.log.wait_published(end)
+        return known
+
     def _closed(self) -> StoreClosed:
         return StoreClosed(f"the store {self._context.url} is being closed; nothing was committed")
 

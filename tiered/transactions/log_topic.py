@@ -21,6 +21,7 @@ from ..format.block_rows import encode_blocks
 from ..format.document import STAGED_FEATURE, TRANSACTIONS_FEATURE
 from ..format.schema import TRANSACTIONS_TOPIC
 from ..format.timestamps import timestamp_us
+from ..format.topic_meta import TopicMeta
 from ..warm.catalog import TransactionsCut
 from .log_records import RecordEncoder, read_records
 from .log_tables import LogTables
@@ -158,6 +159,13 @@ class LogTopic:
                 topic.writer(0)  # which knows the ends without the bucket, and syncs what it recovers
             self._replay(topic)
         return topic
+
+    def check_not_deleted(self, meta: TopicMeta) -> None:
+        """Raise `TopicNotFound` if a topic was deleted: positions in another one of its name are no business of its consumers."""
+        if self._topics.topic(meta.name).meta.topic_id != meta.topic_id:
+            raise TopicNotFound(
+                f"topic {meta.name!r} was deleted and created again; get it anew by store.topic(). Nothing was committed"
+            )
 
     def transactional(self) -> OpenTopic:
         """Return the topic to append to, with the columns of transactions."""

@@ -16,7 +16,7 @@ from ..engine.append import PreparedRecord, append_prepared
 from ..engine.context import Place, StoreContext
 from ..engine.open_topics import OpenTopic, OpenTopics
 from ..engine.read import offset_ranges, refresh
-from ..errors import ConfigError, Fenced, OffsetOutOfRange, ServerUnavailable
+from ..errors import ConfigError, Fenced, OffsetOutOfRange, ServerUnavailable, TopicNotFound
 from ..format.topic_meta import TopicMeta
 from ..warm.catalog import TransactionsCut
 from .decision import Decision, Moves, Placed, Verdict, fenced, moved_positions
@@ -109,6 +109,7 @@ class TransactionLog:
         note = note or f"{socket.gethostname()}, process {os.getpid()}"
         with self._lock:
             topic = self._log.writable()
+            self._log.check_not_deleted(meta)
             known = self._log.tables.positions.of(consumer, meta.name)
             owned = [
                 known.get(partition)
@@ -156,8 +157,9 @@ class TransactionLog:
         self.renewal.renew_if_due()
 
     def _check_owned(self, moves: Moves) -> None:
-        """Raise `Fenced` unless the session owns all positions that move. The caller holds the lock."""
+        """Raise `Fenced` unless the session owns all positions that move, or `TopicNotFound`. The caller holds the lock."""
         consumer, meta, session, offsets = moves[:4]
+        self._log.check_not_deleted(meta)
         if not offsets and all(
             item.session != session for item in self._log.tables.positions.of(consumer, meta.name).values()
         ):
@@ -253,12 +255,12 @@ class TransactionLog:
             applied = self._log.tables.decided.first_open(self._log.end)
             for at, decision in enumerate(decisions):
                 try:
-                    known = (
-                        placed[decision.session] if decision.session in placed else self._outcome(decision)
-                    )
+                    known = placed.get(decision.session)
+                    if known is None:
+                        known = self._outcome(decision.session, decision.again_since)
                     moved = [] if known is not None else self._owned(decision, now_us)
                     batch = {} if decision.batch is None else self._batch_row(decision.batch)
-                except (Fenced, ServerUnavailable, ConfigError) as error:
+                except (Fenced, TopicNotFound, ServerUnavailable, ConfigError) as error:
                     verdicts.append(error)
                     continue
                 verdicts.append(known)
@@ -280,15 +282,21 @@ class TransactionLog:
         records = [at for attempt in attempts for _, at in sorted(attempt.records.items())]
         return {"kind": BATCH, "id": batch.query, "number": batch.number, "records": records}
 
-    def is_committed(self, session: str) -> bool:
-        """Whether a transaction of this session is known as committed."""
-        with self._lock:
-            return self._log.current().outcomes.find(session) is not None
+    def outcome(self, session: str, again_since: int) -> tuple[Ranges | None, int]:
+        """Return the ranges of a transaction that was committed before, None if it was not; and the end of the log.
 
-    def _outcome(self, decision: Decision) -> Ranges | None:
-        """Return the ranges of a transaction that was committed before; None if it was not. The caller holds the lock."""
-        known = self._log.tables.outcomes.find(decision.session)
-        since = decision.again_since
+        Raises
+        ------
+        ServerUnavailable
+            The log does not know.
+        """
+        with self._lock:
+            self._log.writable()
+            return self._outcome(session, again_since), self._log.end
+
+    def _outcome(self, session: str, since: int | None) -> Ranges | None:
+        """See `outcome`; None for a first attempt. The caller holds the lock."""
+        known = self._log.tables.outcomes.find(session)
         if known is None and since is not None and since < self._log.tables.outcomes.known_from:
             raise ServerUnavailable(
                 "whether the transaction is committed is unknown: its commit was sent again after so many others that the store "

@@ -23,7 +23,7 @@ from uuid import UUID, uuid4
 import pyarrow as pa
 
 from ...engine.open_topics import OpenTopic
-from ...errors import CorruptionError, SchemaMismatch
+from ...errors import ColdStorageError, CorruptionError, SchemaMismatch, TieredError
 from ...format.ipc_message import read_batch
 from ...format.schema import body_schema
 from ...transactions.decision import Decision, Moves
@@ -52,20 +52,26 @@ def _begin(store: LocalStore, values: Values) -> dict[str, Any]:
 def _commit(store: LocalStore, values: Values) -> dict[str, Any]:
     """Commit a transaction, once; durable when it returns."""
     session, again_since = UUID(text(values["session"])).hex, maybe(count, values.get("again_since"))
-    # A commit that is sent again may have taken effect before the log of its consumer was taken back.
-    done = again_since is not None and store.transactions.is_committed(session)
-    moves = tuple(_moves(store, item, check=not done) for item in values["moves"])
-    decision = Decision(maybe(text, values.get("name")), session, moves, again_since)
-    rows = _rows(store, values["parts"], values.get("data", memoryview(b"")))
-    ranges = store.commits.commit(decision, rows.encode())
+    try:
+        moves = tuple(_moves(store, item) for item in values["moves"])
+        decision = Decision(maybe(text, values.get("name")), session, moves, again_since)
+        rows = _rows(store, values["parts"], values.get("data", memoryview(b"")))
+        ranges = store.commits.commit(decision, rows.encode())
+    except ColdStorageError:
+        raise
+    except TieredError:
+        # A commit that is sent again may have taken effect before a topic was deleted, or the log of its consumer taken back.
+        known = None if again_since is None else store.commits.outcome(session, again_since)
+        if known is None:
+            raise
+        ranges = known
     return {"ranges": [[topic, *found] for topic, found in ranges]}
 
 
-def _moves(store: LocalStore, values: Values, *, check: bool) -> Moves:
+def _moves(store: LocalStore, values: Values) -> Moves:
     topic = resolve_topic(store, text(values["topic"]), UUID(text(values["topic_id"])))
     moves = moves_from_json(text(values["consumer"]), topic.opened.meta, values)
-    if check:
-        check_positions(topic, moves)
+    check_positions(topic, moves)
     return moves
 
 

@@ -223,6 +223,8 @@ class Consumer:
             This store was opened for reading: commit in the process that writes it, or through a server.
         PositionLost
             A restore took the log back below a position, whatever `on_rewind` is; nothing was stored.
+        TopicNotFound
+            The topic was deleted; nothing was stored.
         OffsetOutOfRange, ConfigError
             An offset is not in the log; nothing was stored.
         DiskFull, PartitionPoisoned, StoreClosed, ColdStorageError, ServerUnavailable
