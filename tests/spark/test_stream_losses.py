@@ -24,6 +24,7 @@ from tests.support.clock import Clock as WallClock
 from tiered.engine.host import Host
 from tiered.recovery import bucket_check
 from tiered.recovery.point_in_time import rewind_head
+from tiered.tiering.claims import Claims
 
 
 def test_retention_that_overtakes_the_stream_stops_it(small: tuple[tiered.Store, str]) -> None:
@@ -221,20 +222,25 @@ def test_a_log_that_a_restore_cut_below_the_checkpoint_stops_the_stream(
 
 
 @pytest.mark.parametrize("rows", [3, 7])
+@pytest.mark.parametrize("told", [True, False])
 def test_a_checkpoint_of_a_partition_that_was_lost_and_has_other_records_stops_the_stream(
-    tmp_path: Path, rows: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int, *, told: bool
 ) -> None:
-    """The bucket had no record of it when the disk was lost."""
+    """The bucket had no record of it when the disk was lost, and did not know of it if it had not answered."""
     bucket, new = (tmp_path / "bucket").as_uri(), str(tmp_path / "new")
     with tiered.open(tmp_path / "old", cold=bucket) as store:
         topic = store.create_topic("t")
         topic.append(b"published")
         topic.publish()
-        topic.add_partitions(2)
+        with monkeypatch.context() as outage:
+            if not told:
+                outage.setattr(Claims, "announce_partitions", lambda *_: None)
+            topic.add_partitions(2)
         topic.append_many([{"value": b"lost", "partition": 1}] * 5)
         topic.flush()
         lost = Stream(str(tmp_path / "old"), "t", startingOffsets="latest").initial()
     with tiered.restore(bucket, new) as store:
+        assert store.topic("t").partitions == 1 + told
         store.topic("t").add_partitions(2)
         store.topic("t").append_many([{"value": b"new", "partition": 1}] * rows)
         store.flush()
