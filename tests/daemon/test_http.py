@@ -159,7 +159,21 @@ def test_strangers_who_say_nothing_do_not_keep_a_probe_out(monkeypatch: pytest.M
         assert strangers[-1].recv(1000).startswith(b"HTTP/1.0 200 OK")
 
 
-def test_who_is_being_answered_makes_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_body_that_never_comes_does_not_keep_a_probe_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request to the catalog is whole once its body is there."""
+    monkeypatch.setattr(web, "CONNECTIONS_MAX", 3)
+    half = b"POST /iceberg/v1/config HTTP/1.0\r\nContent-Length: 9\r\n\r\n"
+    with serving(Answers()) as server, ExitStack() as stack:
+        for _ in range(6):
+            host, _, port = server.address.rpartition(":")
+            peer = stack.enter_context(socket.create_connection((host, int(port)), timeout=30))
+            peer.sendall(half)
+        for _ in range(3):
+            assert ask(server, "/healthz")[0] == 200
+
+
+def test_slow_answers_keep_no_probe_out_and_no_more_of_them_begin(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A supervisor would restart a process that is well, for as long as its bucket is slow."""
     monkeypatch.setattr(web, "CONNECTIONS_MAX", 3)
     views, begun, go_on = Answers().views(), threading.Semaphore(0), threading.Event()
 
@@ -174,11 +188,14 @@ def test_who_is_being_answered_makes_no_room(monkeypatch: pytest.MonkeyPatch) ->
             scrapes = [scrapers.submit(ask, server, "/metrics") for _ in range(3)]
             for _ in range(3):
                 assert begun.acquire(timeout=30)
-            with pytest.raises(OSError):
-                ask(server, "/healthz")
+            assert [ask(server, path)[0] for path in ("/healthz", "/readyz")] == [200, 200]
+            assert ask(server, "/metrics")[:2] == (
+                503,
+                "too many requests are being answered; try again later\n",
+            )
             go_on.set()
             assert [scrape.result(30)[:2] for scrape in scrapes] == [(200, "tiered_up 1\n")] * 3
-        wait_until(lambda: answers(server), "the places are not free again")
+        assert ask(server, "/metrics")[0] == 200
     finally:
         go_on.set()
         server.close()

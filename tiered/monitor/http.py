@@ -42,6 +42,7 @@ log = logging.getLogger("tiered.web")
 CONNECTIONS_MAX = 32
 REQUEST_SECONDS = 10.0
 _BODY_BYTES_MAX = 1 << 20
+_PROBES = ("/healthz", "/readyz")
 _TEXT = "text/plain; charset=utf-8"
 _PAGE_HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
@@ -94,8 +95,9 @@ class Access:
 class Connections:
     """The open connections, oldest first, each with the time when it began.
 
-    Idle connections could keep probes out, and a supervisor would restart a healthy process. Therefore, at the limit of
-    connections, the oldest one that has sent no request yet is closed to make room.
+    Idle connections or slow answers could keep probes out, and a supervisor would restart a healthy process. Therefore, at
+    the limit of connections, the oldest one that has not sent its whole request is closed to make room, and requests other
+    than probes have a limit of their own.
     """
 
     def __init__(self) -> None:
@@ -103,26 +105,23 @@ class Connections:
         self._silent: dict[socket.socket, float] = {}
         self._busy: dict[socket.socket, float] = {}
 
-    def admit(self, request: socket.socket) -> bool:
-        """Accept a connection; return False if the limit is reached and every connection has sent its request."""
+    def admit(self, request: socket.socket) -> None:
+        """Accept a connection."""
         with self._lock:
-            crowded = len(self._silent) + len(self._busy) >= CONNECTIONS_MAX
-            oldest = next(iter(self._silent), None) if crowded else None
-            if crowded and oldest is None:
-                return False
+            oldest = next(iter(self._silent)) if len(self._silent) >= CONNECTIONS_MAX else None
             if oldest is not None:
                 del self._silent[oldest]
             self._silent[request] = time.monotonic()
         if oldest is not None:
             _cut(oldest)
-        return True
 
-    def begin(self, request: socket.socket) -> None:
-        """Record that a connection has sent its request."""
+    def begin(self, request: socket.socket, *, probe: bool) -> bool:
+        """Record that a connection has sent its request; return False if too many others than probes are being answered."""
         with self._lock:
             since = self._silent.pop(request, None)
             if since is not None:
                 self._busy[request] = since
+            return probe or len(self._busy) <= CONNECTIONS_MAX
 
     def end(self, request: socket.socket) -> None:
         """Remove a connection that has ended."""
@@ -162,10 +161,8 @@ class _Server(ThreadingHTTPServer):
         super().__init__(address, _Handler)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        if self.connections.admit(request):
-            super().process_request(request, client_address)
-        else:
-            self.shutdown_request(request)
+        self.connections.admit(request)
+        super().process_request(request, client_address)
 
     def shutdown_request(self, request: Any) -> None:
         self.connections.end(request)
@@ -186,10 +183,13 @@ class _Handler(BaseHTTPRequestHandler):
     sys_version = ""
 
     def do_GET(self) -> None:
-        self.server.connections.begin(self.connection)
         path = self.path.partition("?")[0]
         views, access = self.server.views, self.server.access
-        if access.loopback and not all(_is_local(host) for host in self.headers.get_all("Host", [])):
+        if path.startswith(f"{ROOT}/") and self._is_authorized():
+            self._discard_body()
+        if not self.server.connections.begin(self.connection, probe=path in _PROBES):
+            self._answer_text(503, "too many requests are being answered; try again later")
+        elif access.loopback and not all(_is_local(host) for host in self.headers.get_all("Host", [])):
             self._answer_text(421, "this server does not answer for that host name")
         elif path.startswith(f"{ROOT}/"):
             self._answer_catalog(path.removeprefix(ROOT))
@@ -208,14 +208,17 @@ class _Handler(BaseHTTPRequestHandler):
 
     do_HEAD = do_POST = do_PUT = do_DELETE = do_PATCH = do_GET
 
+    def _discard_body(self) -> None:
+        """Read the body of a request: it is of no use here, but the caller wants to be rid of it."""
+        length = self.headers.get("Content-Length", "0")
+        if length.isdecimal():
+            self.rfile.read(min(int(length[:18]), _BODY_BYTES_MAX))
+
     def _answer_catalog(self, path: str) -> None:
-        """Answer a request to the catalog; a body is of no use here, but the caller wants to be rid of it."""
         if not self._is_authorized():
             self._ask_token()
             return
         try:
-            length = min(int(self.headers.get("Content-Length", "0")), _BODY_BYTES_MAX)
-            self.rfile.read(max(0, length))
             catalog = self.server.views.catalog()
             answer = (
                 None
