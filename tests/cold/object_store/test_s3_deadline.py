@@ -104,6 +104,28 @@ def test_a_bucket_that_trickles_ends_a_call_as_one_that_is_silent(call, whole):
     assert count[0] == 1
 
 
+@pytest.mark.parametrize("call", ["get", "get_range", "list"])
+def test_an_answer_without_an_end_takes_no_memory(call, monkeypatch):
+    """It comes in chunks, so no length comes before it; and it is fast, so no time ends it."""
+    monkeypatch.setattr("tiered.cold.object_store.s3_deadline.GET_BYTES_MAX", MIB)
+    sent = [0]
+
+    def serve(client: socket.socket) -> None:
+        while b"\r\n\r\n" not in client.recv(1 << 16):
+            pass
+        head = PARTIAL if call == "get_range" else HEADERS
+        client.sendall(head.replace(b"Content-Length: 999", b"Transfer-Encoding: chunked"))
+        while sent[0] < 64 * MIB:
+            client.sendall(b"10000\r\n" + bytes(1 << 16) + b"\r\n")
+            sent[0] += 1 << 16
+        client.recv(1)  # the client has had enough by now, or waits for more until its time is over
+
+    with answering(serve) as (endpoint, _):
+        with pytest.raises(ColdStorageError, match="longer than what was asked for"):
+            CALLS[call](impatient(endpoint))
+    assert sent[0] < 64 * MIB
+
+
 def test_over_tls_as_without(tmp_path, monkeypatch):
     make = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=localhost"
     made = "-addext subjectAltName=IP:127.0.0.1 -keyout key.pem -out cert.pem"

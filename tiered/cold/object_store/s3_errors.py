@@ -14,7 +14,7 @@ from botocore.parsers import ResponseParserError
 from urllib3.exceptions import HTTPError
 
 from ...errors import ColdStorageError, ObjectNotFound, PreconditionFailed
-from .s3_deadline import TooSlow
+from .s3_deadline import TooLong, TooSlow
 
 # Everything that a botocore call, or reading its body, raises on purpose, and errors that escape its parsers.
 RAISED = (boto.BotoCoreError, boto.ClientError, ResponseParserError, HTTPError, OSError, ValueError)
@@ -134,12 +134,13 @@ def translate(
         )
     if isinstance(error, (boto.NoRegionError, boto.InvalidRegionError)):
         return ColdStorageError(f"{subject}: {text}; set cold.region")
-    slow = _too_slow(error)
+    slow = _cause(error, TooSlow)
     if slow is not None:
         return ColdStorageError(
             f"{subject}: {endpoint} was too slow ({slow}); check it and the network, or lower cold.bytes_per_second_min",
             retryable=True,
         )
+    text = str(_cause(error, TooLong) or text)
     if isinstance(error, _NETWORK):
         return ColdStorageError(
             f"{subject}: {endpoint} did not answer as it should ({text}); check that it is up and reachable",
@@ -174,9 +175,9 @@ def is_throttle(code: str, status: int) -> bool:
     return status in (429, 503) or code in _THROTTLES
 
 
-def _too_slow(error: BaseException | None) -> TooSlow | None:
-    """Return the `TooSlow` that ended a request, if it is wrapped in an error of the SDK."""
-    while error is not None and not isinstance(error, TooSlow):
+def _cause(error: BaseException | None, kind: type[BaseException]) -> BaseException | None:
+    """Return the error of a `kind` that ended a request, if it is wrapped in an error of the SDK."""
+    while error is not None and not isinstance(error, kind):
         error = error.__cause__ or error.__context__
     return error
 
