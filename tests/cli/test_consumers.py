@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 import tiered
 from tests.cli.commands import one_error
+from tests.support.stores import HOUR_US
 from tiered.cli import app
 from tiered.errors import Fenced
 
@@ -64,6 +65,26 @@ def test_a_consumer_of_a_deleted_topic_is_shown_beside_the_others(root: Path) ->
     (gone,) = shown(root, "billing", "clicks")
     assert (gone["end"], "clicks" in gone["lost"]) == (None, True)
     assert len(shown(root)) == 4
+
+
+@pytest.mark.parametrize("erased", [["b"], ["b", "c"]], ids=["one is left", "none is left"])
+def test_a_position_at_an_erased_record_is_behind_as_the_next_record_is(
+    erased: list[str], tmp_path: Path
+) -> None:
+    """Erasures and compactions leave gaps in the offsets."""
+    with tiered.open(tmp_path / "data", cold=f"file://{tmp_path}/bucket") as store:
+        topic = store.create_topic("orders")
+        for key in (b"a", b"b", b"c"):
+            topic.append(key, key=key)
+        topic.flush()
+        topic.consumer("billing").commit({0: 1})
+        topic.erase(erased)
+        for hours in (2, 4, 6):
+            store.tier((store.context.clock() + hours * HOUR_US) // 1000)
+        assert topic.scan().to_arrow().num_rows == 3 - len(erased)
+    (row,) = shown(tmp_path / "data", "billing")
+    assert (row["position"], row["end"], row["lost"]) == (1, 3, "")
+    assert (row["behind"] == 0) == (len(erased) == 2)
 
 
 @pytest.mark.parametrize(

@@ -138,12 +138,12 @@ def _facts(store: Store, position: Position) -> dict[str, Any]:
         (log,) = topic.durable_offsets([position.partition]).values()
         at = log.start if position.offset is None else position.offset
         facts |= {"end": log.end, "lag": max(0, log.end - at)}
-        if log.start <= at < log.end:
-            scan = topic.scan(position.partition, at, at + 1, columns=["timestamp"])
-            (when,) = scan.to_arrow().column(0).to_pylist()
-            facts["behind"] = max(0.0, (datetime.now(UTC) - when).total_seconds())
-        elif at == log.end:
-            facts["behind"] = 0.0
+        if log.start <= at <= log.end:
+            # The next record may be later: others may have been erased.
+            scan = topic.scan(position.partition, at, log.end, columns=["timestamp"])
+            stamps = next((batch.column(0) for batch in scan.to_batches() if batch.num_rows), None)
+            when = None if stamps is None else stamps[0].as_py()
+            facts["behind"] = 0.0 if when is None else max(0.0, (datetime.now(UTC) - when).total_seconds())
     except TieredError as error:
         # The other consumers are shown all the same.
         facts["lost"] = str(error)
