@@ -16,6 +16,7 @@ from tests.support.clock import Clock
 from tests.support.stores import OFFLOAD_US, open_store, stepwise, tier
 from tests.support.table_reader import check_rows, folder_of, newest
 from tiered.cli import app
+from tiered.format.document import encode_document
 from tiered.table.table_info import NoTable, TableInfo
 from tiered.table.table_sql import Bucket, Engine, statement, table_identifier
 
@@ -101,6 +102,66 @@ def test_many_partitions(store: tiered.Store, clock: Clock) -> None:
     topic.roll()
     tier(store, clock, OFFLOAD_US)
     assert topic.table().offsets == dict.fromkeys(range(12), (0, 1))
+
+
+def change(path: Path, change_values: Callable[[Any], Any]) -> None:
+    """Change the JSON of a file; a checksum in it is made right."""
+    values = json.loads(path.read_text())
+    has_checksum = values.pop("crc32c", None) is not None
+    changed = change_values(values)
+    path.write_bytes(encode_document(changed) if has_checksum else json.dumps(changed).encode())
+
+
+def with_snapshot(**values: Any) -> Callable[[Any], Any]:
+    def change_values(metadata: Any) -> Any:
+        metadata["snapshots"][-1].update(values)
+        return metadata
+
+    return change_values
+
+
+HOSTILE: dict[str, tuple[str, Callable[[Any], Any]]] = {
+    "a summary that is text": ("*.metadata.json", with_snapshot(summary="x")),
+    "a summary of numbers": ("*.metadata.json", with_snapshot(summary={"tiered.offsets.0": 7})),
+    "a time that is text": ("*.metadata.json", with_snapshot(**{"timestamp-ms": "7"})),
+    "partitions that are a list": ("offsets-*.json", lambda values: values | {"partitions": [1]}),
+    "offsets that are none": (
+        "offsets-*.json",
+        lambda values: values | {"partitions": {"0": {"offsets": 3}}},
+    ),
+    "offsets beyond 64 bits": (
+        "offsets-*.json",
+        lambda values: values | {"partitions": {"0": {"offsets": [0, 1 << 70, 0]}}},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_table_of_other_values_is_damaged_and_nothing_else(
+    name: str, store: tiered.Store, clock: Clock, tmp_path: Path, run: Any
+) -> None:
+    """Whoever can write to the bucket writes what he likes there."""
+    pattern, change_values = HOSTILE[name]
+    topic = store.create_topic("t", partitions=12)
+    for partition in range(12):
+        topic.append(b"x", partition=partition)
+    topic.roll()
+    tier(store, clock, OFFLOAD_US)
+    (path,) = folder_of(tmp_path / "bucket", "t").glob(pattern)
+    change(path, change_values)
+    with pytest.raises(tiered.CorruptionError):
+        topic.table()
+    store.verify(deep=True)  # to raise nothing: what it finds is in its report
+    assert run("table", "t").exit_code == 1
+
+
+def test_metadata_that_is_nested_too_deep_is_damaged(
+    store: tiered.Store, clock: Clock, tmp_path: Path
+) -> None:
+    topic = published(store, clock)
+    newest(folder_of(tmp_path / "bucket", "t")).write_text("[" * 100_000)
+    with pytest.raises(tiered.CorruptionError, match="does not decode"):
+        topic.table()
 
 
 def test_without_a_table_the_error_says_what_to_do(store: tiered.Store, tmp_path: Path) -> None:

@@ -18,13 +18,15 @@ from tests.support.clock import Clock
 from tests.support.disk_model import BYTES, EVERYTHING, LAST, NAMES, NOTHING, Image, Loss, some
 from tests.support.recorder import Recorder
 from tests.support.stores import open_store, stepwise
+from tiered.engine.append import append_prepared, prepare_record
 from tiered.engine.host import Host
-from tiered.errors import ConfigError, Fenced, InvalidName, ReadOnly
+from tiered.errors import ConfigError, CorruptionError, Fenced, InvalidName, ReadOnly
 from tiered.format.schema import TRANSACTIONS_TOPIC
 from tiered.hot.row_checks import RowChecker
 from tiered.transactions import log_renewal
 from tiered.transactions.decision import Moves
 from tiered.transactions.positions import (
+    OUTCOMES,
     TRANSACTIONS_SCHEMA,
     Position,
     check_consumer_name,
@@ -320,3 +322,15 @@ def test_a_clean_close_leaves_little_to_read(
         log = store.topic(TRANSACTIONS_TOPIC).offsets()[0]
         assert log.end - log.start < 20
         assert [item.offset for item in store.consumers()] == [1]
+
+
+def test_a_note_that_is_nested_too_deep_is_damage(tmp_path: Path) -> None:
+    """A bucket that somebody else may write to has it, and a restore of that bucket reads it."""
+    with tiered.open(tmp_path / "data") as store, store.transaction("t") as transaction:
+        transaction.append(store.create_topic("orders"), b"x")
+    with tiered.open(tmp_path / "data") as store:
+        log = store.open_topics.topic(TRANSACTIONS_TOPIC)
+        row = record(OUTCOMES, "", "", (), "[" * 100_000)
+        append_prepared(log, prepare_record(log, row, None, None, None, 0))
+    with pytest.raises(CorruptionError, match="a record of the transaction log is none"):
+        tiered.open(tmp_path / "data").consumers()

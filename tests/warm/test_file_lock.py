@@ -255,7 +255,7 @@ def test_release_may_be_called_twice(tmp_path: Path) -> None:
     other.release()
 
 
-@pytest.mark.parametrize("content", [b"", b"not json", b"[]", b"{}", b"\xff" * 5000])
+@pytest.mark.parametrize("content", [b"", b"not json", b"[]", b"{}", b"\xff" * 5000, b"[" * 5000])
 def test_a_file_that_names_nobody_still_locks(content: bytes, tmp_path: Path) -> None:
     """The lock is the kernel's; the text is only for people."""
     path = tmp_path / "lock"
@@ -264,6 +264,7 @@ def test_a_file_that_names_nobody_still_locks(content: bytes, tmp_path: Path) ->
     path.write_bytes(content)
     with pytest.raises(StoreLocked, match="held by another process"):
         FileLock.acquire(path, "the store")
+    assert facts_of_holder(path) == {}
     lock.release()
 
 

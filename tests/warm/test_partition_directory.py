@@ -312,6 +312,14 @@ def test_the_place_of_the_cold_tier_is_remembered(tmp_path: Path) -> None:
     assert read_binding(tmp_path) == place
 
 
+@pytest.mark.parametrize("value", [7, ["/a"], "/a\0b"])
+def test_a_binding_of_other_values_is_damaged(value: object, tmp_path: Path) -> None:
+    data = encode_document({"url": "memory://b", "home": value})
+    write_atomically(FS, tmp_path / "cold.json", data)
+    with pytest.raises(CorruptionError, match="no valid binding"):
+        read_binding(tmp_path)
+
+
 def test_directories_are_durable_when_they_are_made(tmp_path: Path) -> None:
     """Each new one is synced into its parent; those that are there cost nothing."""
     disk = FailingDisk()

@@ -7,8 +7,10 @@ from uuid import uuid4
 
 from ..cold.object_store.protocol import ObjectStore, object_url
 from ..cold.object_store.rereads import reread_on_damage
+from ..errors import CorruptionError
 from ..format.document import decode_document, encode_document
 from .avro_files import key_of
+from .table_metadata import TAKE, whole
 from .table_range import TableRange
 
 Offsets = Mapping[int, list[int]]
@@ -56,15 +58,26 @@ def read_offsets(store: ObjectStore, prefix: str, summary: Mapping[str, str]) ->
     CorruptionError, ColdStorageError
     """
     url = offsets_file(summary)
-    if url is None:
-        return {
-            int(name.removeprefix(_OFFSETS)): [
-                *map(int, value.split("-")),
-                int(summary[f"{_BEGINS}{name.removeprefix(_OFFSETS)}"]),
-            ]
-            for name, value in summary.items()
-            if name.startswith(_OFFSETS)
-        }
-    key = key_of(store, prefix, url)
-    document = reread_on_damage(lambda: decode_document(store.get(key).data, where=url))
-    return {int(number): value["offsets"] for number, value in document["partitions"].items()}
+    if url is not None:
+        key = key_of(store, prefix, url)
+        document = reread_on_damage(lambda: decode_document(store.get(key).data, where=url))
+    try:
+        if url is not None:
+            offsets = {int(number): value["offsets"] for number, value in document["partitions"].items()}
+        else:
+            offsets = {
+                int(name.removeprefix(_OFFSETS)): [
+                    *map(int, value.split("-")),
+                    int(summary[f"{_BEGINS}{name.removeprefix(_OFFSETS)}"]),
+                ]
+                for name, value in summary.items()
+                if name.startswith(_OFFSETS)
+            }
+        for start, end, begins in offsets.values():
+            whole(start), whole(end), whole(begins)
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise CorruptionError(
+            f"the offsets of a table do not decode ({type(error).__name__}); {TAKE}",
+            where=url or object_url(store, prefix),
+        ) from None
+    return offsets

@@ -74,7 +74,7 @@ def decode_values(data: bytes, version: int, topic_id: UUID, *, where: str) -> d
         values = json.loads(data)
         properties = values["properties"]
         ours = properties.get(_TOPIC) == str(topic_id) and properties.get(_VERSION) == str(version)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CorruptionError(
             f"table metadata does not decode ({type(error).__name__}); {TAKE}", where=where
         ) from None
@@ -84,6 +84,13 @@ def decode_values(data: bytes, version: int, topic_id: UUID, *, where: str) -> d
         )
     decoded: dict[str, Any] = values
     return decoded
+
+
+def whole(value: object) -> int:
+    """Return an integer of 64 bits of a table's JSON; raise `TypeError` for any other value."""
+    if type(value) is not int or not -(1 << 63) <= value < 1 << 63:
+        raise TypeError(f"{value!r} is not an integer of 64 bits")
+    return value
 
 
 def decode_metadata(values: dict[str, Any], *, where: str) -> Any:

@@ -10,6 +10,7 @@ from ..cold.object_store.protocol import ObjectStore
 from ..errors import CorruptionError
 from ..format.topic_meta import TopicMeta
 from .summary_offsets import read_offsets
+from .table_metadata import whole
 from .table_reader import TableReader
 
 
@@ -66,13 +67,13 @@ def read_table_version(store: ObjectStore, meta: TopicMeta) -> TableVersion | No
             reader.folder.location,
             where,
             version,
-            snapshot["snapshot-id"] if snapshot else None,
-            snapshot["timestamp-ms"] * 1000 if snapshot else None,
+            whole(snapshot["snapshot-id"]) if snapshot else None,
+            1000 * whole(snapshot["timestamp-ms"]) if snapshot else None,
             int(summary.get("total-data-files", 0)),
             int(summary.get("total-records", 0)),
             {partition: (start, end) for partition, (start, end, _) in sorted(offsets.items())},
         )
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise CorruptionError(
             f"table metadata does not decode ({type(error).__name__})", where=where
         ) from None

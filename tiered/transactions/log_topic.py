@@ -140,7 +140,7 @@ class LogTopic:
                 continue
             try:
                 self.tables.apply(offset, row, timestamp_us(row["timestamp"]))
-            except (TypeError, ValueError, KeyError) as error:
+            except (TypeError, ValueError, KeyError, RecursionError) as error:
                 raise CorruptionError(
                     f"a record of the transaction log is none: {error}",
                     where=f"topic {topic.name!r}",

@@ -43,7 +43,8 @@ def read_binding(root: Path) -> BucketBinding:
     if values is None:
         return BucketBinding()
     url, endpoint_url, region, home = (values.get(name) for name in ("url", "endpoint_url", "region", "home"))
-    if not all(isinstance(text, str | None) for text in (url, endpoint_url, region, home)):
+    texts = (url, endpoint_url, region, home)
+    if not all(isinstance(text, str | None) and "\0" not in (text or "") for text in texts):
         raise CorruptionError("no valid binding to a bucket", where=path)
     return BucketBinding(url, endpoint_url, region, bool(values.get("claimed", False)), home)
 

@@ -163,7 +163,7 @@ def facts_of_holder(path: Path) -> dict[str, Any] | None:
     try:
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
-        with suppress(ValueError):
+        with suppress(ValueError, RecursionError):
             facts = json.loads(os.pread(fd, _DESCRIPTION_BYTES_MAX, 0))
             return facts if isinstance(facts, dict) else {}
         return {}  # the holder has not written its name yet
@@ -256,5 +256,5 @@ def _holder(fd: int) -> str:
         holder = json.loads(os.pread(fd, _DESCRIPTION_BYTES_MAX, 0))
         mine = " (this process)" if holder["pid"] == os.getpid() else ""
         return f"process {holder['pid']}{mine} ({holder['command']}) on {holder['host']}"
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return "another process"
