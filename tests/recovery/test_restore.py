@@ -38,6 +38,7 @@ from tiered.cold.manifest.commit import Committer
 from tiered.cold.manifest.store_documents import StoreDocuments
 from tiered.cold.object_store.connect import open_object_store
 from tiered.engine.host import Host
+from tiered.errors import DiskFull, Fenced
 from tiered.policies.actions import EvictLocal, Expire
 from tiered.warm.filesystem import OsFileSystem
 from tiered.warm.partition_directory import read_fence, read_lineage
@@ -162,6 +163,39 @@ def test_a_restored_store_can_be_restored_again(tmp_path: Path, clock: Clock, ur
     assert [start for _, start in lineages] == [0, 2, 3, 4]
     with tiered.open(url) as bucket:
         assert values(bucket.topic("t")) == [b"0", b"1", b"turn 0", b"turn 1", b"turn 2"]
+
+
+class NoRoomForFences(OsFileSystem):
+    """A disk that takes small appends, into room that it has reserved, and no new file."""
+
+    full = True
+
+    def create(self, path: Path) -> int:
+        if self.full and "fenced" in path.name:
+            raise DiskFull("no room on the local disk (injected)")
+        return super().create(path)
+
+
+def test_a_fence_holds_although_the_disk_has_no_room_for_it(tmp_path: Path, clock: Clock, url: str) -> None:
+    """Later records would be acknowledged by the old host, and be in no bucket and in no restored store."""
+    fs = NoRoomForFences()
+    old = tiered.open(tmp_path / "old", cold=url, settings=BY_TAILS, host=Host(clock=clock, fs=fs))
+    with old:
+        topic = old.create_topic("t")
+        topic.append(b"published", sync=True)
+        by_tail_pass(old, clock)
+        restored(url, tmp_path / "new", clock, settings=BY_TAILS).close()
+        topic.append(b"before it was known", sync=True)
+        clock.advance(20)
+        outcome = old.tierer.tail_pass()
+        assert "no room" in f"{outcome.report.failed} {dict(outcome.problems)}"
+        for _ in range(2):
+            with pytest.raises(Fenced):
+                topic.append(b"after", sync=True)
+        fs.full = False
+        clock.advance(20)
+        old.tierer.tail_pass()
+        assert (tmp_path / "old/topics/t/0/fenced.json").exists()
 
 
 # -- offsets of records that never were in the bucket ----------------------------------------------

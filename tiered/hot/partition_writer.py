@@ -373,9 +373,15 @@ class PartitionWriter(WriterFields):
                 self.active.start_offset = offset
 
     def fence(self, reason: str) -> None:
-        """Refuse every later append: a newer lineage owns the partition in the bucket."""
-        write_fence(self._options.fs, self.directory, reason)
+        """Refuse every later append: a newer lineage owns the partition in the bucket.
+
+        Raises
+        ------
+        DiskFull, OSError
+            The fence is not on the disk, so it ends with this process.
+        """
         self.active.fail(self._fenced(reason))
+        write_fence(self._options.fs, self.directory, reason)
 
     def _apply_fence(self) -> None:
         """Refuse appends if a tierer in another process has fenced the partition."""
