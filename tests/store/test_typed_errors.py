@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import resource
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +59,40 @@ def test_a_disk_that_fails_under_a_new_topic_is_named(
         ):
             store.create_topic("t")
     store.create_topic("t").append(b"x", sync=True)
+
+
+@pytest.mark.parametrize("name", ["delete_before", "pause", "resume", "add_partitions"])
+def test_a_disk_that_fails_under_another_change_is_named(
+    name: str, store: tiered.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same call does it once the disk is well."""
+    topic = store.create_topic("t")
+    topic.append_many([b"x"] * 3)
+    topic.flush()
+    if name == "resume":
+        store.pause("t")
+    changes: dict[str, Callable[[], object]] = {
+        "delete_before": lambda: topic.delete_before(2),
+        "pause": lambda: store.pause("t"),
+        "resume": lambda: store.resume("t"),
+        "add_partitions": lambda: topic.add_partitions(2),
+    }
+
+    def fail(*arguments: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", fail)
+        patch.setattr(os, "fdatasync", fail)
+        with pytest.raises(
+            tiered.TieredError, match=r"the disk failed \(Input/output error\) at .*/topics/t"
+        ):
+            changes[name]()
+    if name != "resume":  # by its first call
+        changes[name]()
+    assert topic.offsets()[0].start == (2 if name == "delete_before" else 0)
+    assert store.resume("t") == (name == "pause")
+    assert topic.partitions == (2 if name == "add_partitions" else 1)
 
 
 def test_a_pass_without_a_descriptor_left_says_so(store: tiered.Store) -> None:

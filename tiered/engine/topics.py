@@ -11,6 +11,7 @@ from ..format.schema import body_schema, normalize_schema
 from ..format.segment import schema_message
 from ..format.topic_meta import TopicMeta, with_partitions
 from ..warm.catalog import hold_topic
+from ..warm.filesystem import device_errors
 from ..warm.partition_directory import list_segments
 from .open_topics import OpenTopic
 from .writers import check_not_deleted
@@ -23,7 +24,8 @@ def delete_before(topic: OpenTopic, offset: int, partition: int) -> None:
     writer.flush()
     if type(offset) is not int or not 0 <= offset <= writer.durable_offset:
         raise deletion_beyond_log(topic.name, partition, offset, writer.start_offset, writer.durable_offset)
-    writer.set_start_offset(offset)
+    with device_errors(topic.context.catalog.partition_directory(topic.name, partition)):
+        writer.set_start_offset(offset)
 
 
 def remove_deleted_segments(topic: OpenTopic, partition: int) -> None:

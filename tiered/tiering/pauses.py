@@ -19,7 +19,7 @@ from ..errors import ConfigError, ReadOnly, TieredError, TopicNotFound
 from ..format.timestamps import to_datetime
 from ..warm.catalog import TOPICS_DIRECTORY
 from ..warm.document_file import find_document, write_document
-from ..warm.filesystem import FileSystem
+from ..warm.filesystem import FileSystem, device_errors
 
 PAUSED_FILE = "paused.json"
 
@@ -83,11 +83,15 @@ class Pauses:
         Raises
         ------
         ReadOnly, TopicNotFound, DiskFull
+        TieredError
+            The disk failed.
         """
         directory = self._existing_directory(topic)
         pause = Pause(self._clock(), whoami(), " ".join(str(reason).split()), topic is None)
         values = {name: value for name, value in asdict(pause).items() if name != "whole_store"}
-        write_document(self._fs, directory / PAUSED_FILE, values)
+        path = directory / PAUSED_FILE
+        with device_errors(path):
+            write_document(self._fs, path, values)
         return pause
 
     def resume(self, topic: str | None) -> bool:
@@ -98,6 +102,8 @@ class Pauses:
         ConfigError
             The whole store is paused, so the topic would stay paused.
         ReadOnly, TopicNotFound
+        TieredError
+            The disk failed.
         """
         path = self._existing_directory(topic) / PAUSED_FILE
         whole = self.of_store()
@@ -105,8 +111,9 @@ class Pauses:
             raise ConfigError(f"topic {topic!r} is {whole}; tiered resume --all ends that pause")
         if not path.exists():
             return False
-        self._fs.unlink(path)
-        self._fs.sync_directory(path.parent)
+        with device_errors(path):
+            self._fs.unlink(path)
+            self._fs.sync_directory(path.parent)
         return True
 
     def _existing_directory(self, topic: str | None) -> Path:

@@ -22,7 +22,7 @@ from .bucket_binding import read_binding
 from .document_file import read_document, write_document
 from .file_lock import directory_lock
 from .file_value_cache import FileValueCache
-from .filesystem import FileSystem
+from .filesystem import FileSystem, device_errors
 from .rights import apply_root_rights
 
 _CHANGE_SECONDS_MAX = 30.0
@@ -261,14 +261,10 @@ class Catalog:
             The disk failed.
         """
         path = self.topic_directory(meta.name) / TOPIC_FILE
-        try:
+        with device_errors(path):
             for partition in range(meta.partitions):
                 self._fs.make_directory(self.partition_directory(meta.name, partition))
             write_document(self._fs, path, meta.to_json())
-        except OSError as error:
-            raise TieredError(
-                f"the disk failed ({error.strerror}) at {path}; open the store again to see what it holds"
-            ) from error
 
     def begin_deletion(self, name: str, before_rename: Callable[[], None] = lambda: None) -> None:
         """Delete a topic on this disk by one durable rename; `deletions` lists it until `end_deletion`.

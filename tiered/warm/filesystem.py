@@ -243,6 +243,17 @@ class DiskErrors:
             ) from error
 
 
+@contextmanager
+def device_errors(path: Path) -> Iterator[None]:
+    """Raise errors of the device as a `TieredError`, in calls whose callers expect no others."""
+    try:
+        yield
+    except OSError as error:
+        raise TieredError(
+            f"the disk failed ({error.strerror}) at {path}; open the store again to see what it holds"
+        ) from error
+
+
 def read_whole(path: Path) -> bytes:
     """Return the bytes of a small file.
 

@@ -344,6 +344,8 @@ class Topic(ABC):
         ------
         OffsetOutOfRange
             The offset is after the end offset.
+        TieredError
+            The disk failed.
         """
 
     @abstractmethod
