@@ -11,7 +11,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -559,6 +559,18 @@ def test_a_consumer_of_a_deleted_topic_stores_nothing(opened: tiered.Store, *, a
             transaction.commit_position(consumer, offsets)
     assert opened.consumers() == before
     assert effects.offsets()[0].end == 0
+
+
+def test_a_session_waits_for_no_deletion_of_its_topic(store: Any) -> None:
+    """The deletion may wait for a transaction over the topic, and that for the log of positions, which the session holds."""
+    topic = filled(store)
+    with ThreadPoolExecutor(1) as pool:
+        with store.open_topics.name_locks.of("orders"):
+            store.open_topics.drop(store.open_topics.topic("orders"))
+            begun = pool.submit(topic.consumer, "billing")
+            done, _ = wait([begun], 10)
+        assert done
+        begun.exception()  # the topic is still there, or not
 
 
 def test_a_handle_of_a_deleted_topic_takes_no_session_of_the_new_one(opened: tiered.Store) -> None:

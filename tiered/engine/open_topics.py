@@ -171,6 +171,12 @@ class OpenTopics:
         """Whether `topic` is still the topic of its name, as far as this process knows."""
         return self._open.get(topic.name) is topic
 
+    def check_not_deleted(self, meta: TopicMeta) -> None:
+        """Raise `TopicNotFound` if a topic was deleted. Takes no lock, so it waits for no work on the topic."""
+        topic = self._open.get(meta.name)
+        if topic is None or topic.meta.topic_id != meta.topic_id:
+            check_not_deleted(self.context, meta)
+
     def writers(self) -> list[PartitionWriter]:
         """Return the open writers of all partitions."""
         return [writer for topic in self.opened_topics() for writer in list(topic.writers.values())]

@@ -161,11 +161,11 @@ class LogTopic:
         return topic
 
     def check_not_deleted(self, meta: TopicMeta) -> None:
-        """Raise `TopicNotFound` if a topic was deleted: positions in another one of its name are no business of its consumers."""
-        if self._topics.topic(meta.name).meta.topic_id != meta.topic_id:
-            raise TopicNotFound(
-                f"topic {meta.name!r} was deleted and created again; get it anew by store.topic(). Nothing was committed"
-            )
+        """Raise `TopicNotFound` if a topic was deleted: positions in another one of its name are no business of its consumers.
+
+        A deletion may wait for a transaction, which waits for the log: the check waits for no deletion.
+        """
+        self._topics.check_not_deleted(meta)
 
     def transactional(self) -> OpenTopic:
         """Return the topic to append to, with the columns of transactions."""
