@@ -63,7 +63,8 @@ torture: $(VENV)/.dev ## the slow tests, for about 25 minutes; their counts go i
 	mkdir -p build && rm -f $(TALLY)
 	TIERED_TEST_TALLY=$(TALLY) TIERED_TEST_PROFILE=thorough TIERED_TEST_TORTURE_MINUTES=$(MINUTES) \
 		$(BIN)/python -m pytest -m slow -n $(WORKERS) --dist loadgroup --timeout 3600
-	TIERED_TEST_TALLY=$(TALLY) TIERED_TEST_TORTURE_MINUTES=$(MINUTES) $(BIN)/python -m pytest -m "not slow" -n $(WORKERS) --dist loadgroup $(COUNTED) $(THINNED)
+	TIERED_TEST_TALLY=$(TALLY) TIERED_TEST_TORTURE_MINUTES=$(MINUTES) \
+		$(BIN)/python -m pytest -m "not slow" -n $(WORKERS) --dist loadgroup --timeout 3600 $(COUNTED) $(THINNED)
 	$(BIN)/python docs/tally.py $(TALLY)
 
 mutants: $(VENV)/.mutants ## take protective steps away one by one, and see that a test notices; table in docs/design/testing.md
