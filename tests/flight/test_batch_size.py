@@ -15,6 +15,7 @@ from tests.support.invalid_arrow import LONG, NULL_VIEWS, views_with
 from tiered.errors import SchemaMismatch
 from tiered.flight.server.safe_batch import safe_batch
 from tiered.flight.wire.batch_size import check_columns, plain_bytes
+from tiered.format.arrow_layouts import is_view
 
 VALUES = [b"x" * 100, None, b"", b"longer than what fits into a view", b"yy"]
 LARGE = pa.array([bytes(10 << 20)])
@@ -62,7 +63,9 @@ def test_what_null_rows_hold_counts_for_nothing(held: str, kind: pa.DataType) ->
     dictionary = pa.DictionaryArray.from_arrays(pa.array([0, 1, 2], pa.int8()), garbage)
     for array in (garbage, dictionary):
         assert plain_bytes(batch(array)) == 3 * 8 + 1 + len(LONG)
-        assert safe_batch(batch(array)).column(0).to_pylist() == views_with(bytes(16), kind).to_pylist()
+        safe = safe_batch(batch(array)).column(0)
+        assert safe.to_pylist() == views_with(bytes(16), kind).to_pylist()
+        assert not is_view(safe.type), "views keep what their null rows hold"
     assert plain_bytes(batch(garbage.slice(1, 1))) == 8
 
 

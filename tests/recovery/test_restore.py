@@ -37,6 +37,7 @@ from tests.support.watched_bucket import URL, WatchedBucket, host, open_at
 from tiered.cold.manifest.commit import Committer
 from tiered.cold.manifest.store_documents import StoreDocuments
 from tiered.cold.object_store.connect import open_object_store
+from tiered.cold.object_store.protocol import Bytes
 from tiered.engine.host import Host
 from tiered.errors import DiskFull, Fenced
 from tiered.policies.actions import EvictLocal, Expire
@@ -163,6 +164,28 @@ def test_a_restored_store_can_be_restored_again(tmp_path: Path, clock: Clock, ur
     assert [start for _, start in lineages] == [0, 2, 3, 4]
     with tiered.open(url) as bucket:
         assert values(bucket.topic("t")) == [b"0", b"1", b"turn 0", b"turn 1", b"turn 2"]
+
+
+class NoConditions(WatchedBucket):
+    """A server that ignores conditions."""
+
+    def put(self, key: str, data: Bytes, *, if_match: str | None = None, if_none_match: bool = False) -> str:
+        return super().put(key, data)
+
+
+def test_a_bucket_without_conditional_writes_is_not_restored(tmp_path: Path, clock: Clock) -> None:
+    """Nobody would notice a running host that commits between two steps of the restore."""
+    bucket = NoConditions()
+    good = WatchedBucket()
+    good.objects = bucket.objects
+    with open_at(tmp_path / "old", good, clock) as store:
+        store.create_topic("t").append(b"x", sync=True)
+        store.tierer.tail_pass()
+    before = dict(bucket.objects)
+    with pytest.raises(tiered.ConfigError, match='cold.conditional_writes = "off"'):
+        tiered.restore(URL, tmp_path / "new", host=host(bucket, clock))
+    assert bucket.objects == before
+    assert not (tmp_path / "new").exists()
 
 
 class NoRoomForFences(OsFileSystem):
