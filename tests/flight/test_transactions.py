@@ -18,6 +18,7 @@ from tiered.errors import ServerUnavailable
 from tiered.flight.client.appender import Appender
 from tiered.flight.client.connection import Connection
 from tiered.flight.client.put_stream import PutStream
+from tiered.flight.server.actions import ACTIONS
 from tiered.flight.server.transactions import TRANSACTION_ACTIONS
 from tiered.flight.wire.positions import moves_to_json
 from tiered.flight.wire.topic_ref import topic_ref
@@ -207,6 +208,40 @@ def test_a_repeat_after_a_restore_that_has_the_commit(store: Any, remote: Any) -
     assert send(1, {}) == send(lost, again)
     with pytest.raises(tiered.PositionLost):
         send(lost, again, of="f" * 32)
+
+
+@pytest.mark.parametrize("then", ["commit", "transaction"])
+def test_a_commit_that_the_server_comes_to_late_moves_no_position_back(
+    store: Any, remote: Any, then: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was sent again, over another connection: what a transaction has done since would be done twice."""
+    topic = store.create_topic("events")
+    topic.append_many([b"%d" % i for i in range(3)])
+    topic.flush()
+    sent: list[dict[str, Any]] = []
+    real = Connection.action
+
+    def noted(self: Connection, name: str, values: Any, **named: Any) -> Any:
+        if name == "commit_consumer":
+            sent.append(values)
+        return real(self, name, values, **named)
+
+    monkeypatch.setattr(Connection, "action", noted)
+    with remote.topic("events").consumer("billing") as consumer:
+        consumer.poll(5, 1)
+        consumer.commit()
+        consumer.poll(5)
+        if then == "commit":
+            consumer.commit()
+        else:
+            with remote.transaction() as transaction:
+                transaction.append("events", b"effect")
+                transaction.commit_position(consumer)
+        ACTIONS["commit_consumer"](store, sent[0])
+        assert [item.offset for item in store.consumers()] == [3]
+        consumer.seek({0: 1})
+        consumer.commit()
+        assert [item.offset for item in store.consumers()] == [1]
 
 
 def test_a_repeat_beside_the_first_attempt(store: Any) -> None:

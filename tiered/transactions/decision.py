@@ -22,6 +22,8 @@ class Moves(NamedTuple):
         By partition: the offset of the next record, and the epoch of the partition's lineage.
     unmoved
         Positions that are stored already, in the same form. The log must still have them; nobody stores them again.
+    number
+        Rises with each of a session; 0: unknown. A commit that comes after a later one was sent again, and stores nothing.
     """
 
     consumer: str
@@ -29,6 +31,7 @@ class Moves(NamedTuple):
     session: str
     offsets: Mapping[int, tuple[int, int]]
     unmoved: Mapping[int, tuple[int, int]] = {}
+    number: int = 0
 
 
 class Decision(NamedTuple):

@@ -63,6 +63,7 @@ class TransactionLog:
         self._log = LogTopic(context, topics, create)
         self._lock = self._log.lock
         self._commits = Combiner(self._lock)
+        self._numbers: dict[str, int] = {}  # the highest of each session, while this process runs
         self.renewal = LogRenewal(self._log)
         self.staged = StagedLog(self._log)
 
@@ -116,6 +117,8 @@ class TransactionLog:
                 or Position(consumer, meta.name, meta.topic_id, partition, None, 0, None, session, note)
                 for partition in partitions
             ]
+            for position in owned:
+                self._numbers.pop(position.session, None)
             end = self._log.append(topic, record(SESSION, consumer, session, owned, note))
             positions = self._log.tables.positions.of(consumer, meta.name)
         topic.wait_safe(0, end, True)
@@ -143,10 +146,11 @@ class TransactionLog:
         def append() -> tuple[OpenTopic, int]:
             topic = self._log.writable()
             self._check_owned(moves)
-            if moved:
+            if moved and not self._is_late(moves):
                 self._log.end = append_prepared(topic, prepared).offset + 1
                 self._log.tables.positions.move(moved)
                 self._log.tables.records += 1
+                self._note_number(moves)
             return topic, self._log.end
 
         topic, end = self._commits.run(append)
@@ -155,6 +159,17 @@ class TransactionLog:
         if sync if sync is not None else topic.waits:
             topic.wait_safe(0, end, sync)
         self.renewal.renew_if_due()
+
+    def _is_late(self, moves: Moves) -> bool:
+        """Whether the session has this commit, or a later one. The caller holds the lock.
+
+        A client sends a commit again if the connection breaks, and the server may still come to the first message later.
+        """
+        return 0 < moves.number <= self._numbers.get(moves.session, 0)
+
+    def _note_number(self, moves: Moves) -> None:
+        if moves.number > self._numbers.get(moves.session, 0):
+            self._numbers[moves.session] = moves.number
 
     def _check_owned(self, moves: Moves) -> None:
         """Raise `Fenced` unless the session owns all positions that move, or `TopicNotFound`. The caller holds the lock."""
@@ -266,6 +281,8 @@ class TransactionLog:
                 verdicts.append(known)
                 if known is not None:
                     continue
+                for moves in decision.moves:
+                    self._note_number(moves)
                 parts, data = place(at)
                 if decision.session:
                     placed[decision.session] = ranges_of(parts)

@@ -41,13 +41,14 @@ def moves_to_json(moves: Moves) -> dict[str, Any]:
         "session": moves.session,
         "offsets": {str(partition): list(pair) for partition, pair in moves.offsets.items()},
         "unmoved": {str(partition): list(pair) for partition, pair in moves.unmoved.items()},
+        "number": moves.number,
     }
 
 
 def moves_from_json(consumer: str, meta: TopicMeta, values: Mapping[str, Any]) -> Moves:
-    """Invert `moves_to_json`; clients of earlier releases name no positions that do not move."""
+    """Invert `moves_to_json`; clients of earlier releases name no positions that do not move, and no number."""
     offsets, unmoved = (
         {int(key): (count(pair[0]), whole(pair[1])) for key, pair in given.items()}
         for given in (values["offsets"], values.get("unmoved", {}))
     )
-    return Moves(consumer, meta, text(values["session"]), offsets, unmoved)
+    return Moves(consumer, meta, text(values["session"]), offsets, unmoved, count(values.get("number", 0)))

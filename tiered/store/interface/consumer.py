@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import threading
@@ -76,6 +77,7 @@ class Consumer:
         self._closed = False
         self._process = os.getpid()
         self._session = ""
+        self._numbers = itertools.count(1)
         stored = self._begin()
         self._positions = ConsumerPositions(topic, self.name, on_rewind)
         self._positions.begin(self.partitions, stored, start, owned=bool(self._session))
@@ -252,7 +254,7 @@ class Consumer:
             stored = self._committed if read.all_returned else {}
             unmoved = {key: pair for key, pair in pairs.items() if stored.get(key) == pair}
             moved = {key: pair for key, pair in pairs.items() if key not in unmoved}
-            return Moves(self.name, self._topic.meta, self._session, moved, unmoved)
+            return Moves(self.name, self._topic.meta, self._session, moved, unmoved, next(self._numbers))
 
     def moved(self, moves: Moves) -> None:
         """Note that positions are stored."""
