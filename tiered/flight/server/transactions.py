@@ -5,8 +5,8 @@ action                  arguments and answer
 ======================  ============================================================================================
 ``begin_transaction``   ``name`` or null; answer: ``session``, and ``log_end``, which no later decision lies before
 ``commit_transaction``  ``name``, ``session``; ``again_since``: the ``log_end`` if this is sent again; ``moves``: list
-                        of ``consumer``, ``topic``, ``topic_id``, ``session``, ``offsets``, ``unmoved``; ``parts``: list of
-                        ``topic``, ``topic_id``, ``partition``, ``schema_id``, ``blocks``: the lengths of the Arrow
+                        of ``consumer``, ``topic``, ``topic_id``, ``session``, ``offsets``, ``unmoved``, ``number``;
+                        ``parts``: list of ``topic``, ``topic_id``, ``partition``, ``schema_id``, ``blocks``: the lengths of the Arrow
                         record batch messages that follow the arguments, one after the other; answer: ``ranges``, list
                         of topic, partition, start, end. A session that was committed before is not committed again.
 ``snapshot``            ``topics``: list of ``topic``, ``topic_id``; answer: ``ends``, by topic the list of offsets, and
