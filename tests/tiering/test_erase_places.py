@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -140,15 +141,16 @@ def test_a_canary_that_is_put_back_after_the_end_is_found(before: tuple[Path, Pa
 class Versioned:
     """A bucket that keeps versions and unfinished uploads of the time before, and of later."""
 
-    def __init__(self, store: Any, prefix: str) -> None:
+    def __init__(self, store: Any, prefix: str, times: tuple[float, ...] = (1.0, 1e12)) -> None:
         self._store = store
         self._prefix = prefix
+        self._times = times
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
 
     def old_versions(self, prefix: str) -> Iterator[OldVersion]:
-        for seconds in (1.0, 1e12):
+        for seconds in self._times:
             yield OldVersion(f"{prefix}0/data/{seconds:.0f}.parquet", "v", seconds)
             yield OldVersion(f"{prefix}0/head.json", "v", seconds)
 
@@ -159,7 +161,7 @@ class Versioned:
         raise AssertionError
 
     def unfinished_uploads(self, prefix: str) -> Iterator[UnfinishedUpload]:
-        for seconds in (1.0, 1e12):
+        for seconds in self._times:
             yield UnfinishedUpload(f"{prefix}0/data/{seconds:.0f}.parquet", "u", seconds)
 
     def abort_upload(self, upload: Any) -> None:
@@ -179,6 +181,19 @@ def test_old_versions_and_uploads_from_before_are_found(
     assert [where.rpartition("/")[2] for where in found] == ["1.parquet"] * 4
     assert len(places) > len(found), "old versions of values, too"
     assert {"/__transactions/" in where for where in found} == {True, False}
+
+
+def test_an_upload_of_the_second_of_the_rewriting_is_waited_for(
+    tmp_path: Path, url: str, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Servers give whole seconds: it seems to have begun no earlier."""
+    with open_store(tmp_path / "data", url, clock) as store:
+        topic = store.create_topic("t")
+        entry = replace(topic.erase(["b"]).entry, rewritten_us=10_000_000)
+        tiers = store.context.tiers
+        monkeypatch.setattr(tiers, "_object_store", Versioned(tiers.object_store, "t/", (9.0, 10.0, 11.0)))
+        found = [*store.tierer.erasures._traces.looks_in_bucket[Place.UPLOADS](entry, topic.meta)]
+    assert [line.partition(";")[0].rpartition("/")[2] for line in found] == ["9.parquet", "10.parquet"]
 
 
 def test_the_end_of_an_erasure_and_the_search_look_at_every_place(
