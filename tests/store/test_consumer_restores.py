@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import sys
 from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
@@ -23,6 +24,7 @@ from tiered.format.schema import TRANSACTIONS_TOPIC
 from tiered.store.interface.follow import follow_partitions
 from tiered.tiering.claims import Claims
 
+restores: Any = sys.modules["tiered.recovery.restore"]  # the package has a function of this name
 KINDS = ["served", "read_only", "bucket"]
 TAKEN_BACK = "a restore took the log back"
 
@@ -315,6 +317,26 @@ def test_partitions_are_added_while_the_bucket_does_not_answer(
     life.at = None
     life.restore(rows=0)
     assert life.store.topic("orders").offsets()[1].end == 1
+
+
+def test_a_snapshot_of_a_bucket_has_no_scan_of_a_head_that_a_restore_takes_back_just_now(
+    begin: Callable[[str], Life], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lineage does not show it yet, and less than the snapshot would have a part of its transactions."""
+    life = begin("bucket")
+    snapshot, found = life.reader.snapshot(["orders", "effects"]), []
+    made = restores._Restore._segment
+
+    def seen(self: Any, directory: Path, meta: Any, *arguments: Any) -> None:
+        made(self, directory, meta, *arguments)
+        if meta.name == "orders":
+            with pytest.raises(PositionLost, match=TAKEN_BACK) as lost:
+                snapshot.scan("orders")
+            found.append((lost.value.offset, lost.value.end))
+
+    monkeypatch.setattr(restores._Restore, "_segment", seen)
+    life.restore()
+    assert found == [(10, 5)]
 
 
 def unreachable(*_: Any, **__: Any) -> None:

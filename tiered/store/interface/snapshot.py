@@ -75,6 +75,10 @@ class Snapshot:
         return scan
 
     def _check_same_log(self, topic: Topic, log: Mapping[int, tuple[int, int]]) -> None:
+        for partition, (_, end) in log.items():
+            # A restore that is under way has taken a head back, and its lineage shows only once the store claims it.
+            if end < self.ends[topic.name][partition]:
+                raise lost_at(topic.name, partition, self.ends[topic.name][partition], *log[partition])
         known = {key: self.lineages.get(topic.name, {}).get(key) for key in log}
         now = topic.lineages_of(key for key, lineage in known.items() if lineage is not None)
         for partition, lineage in now.items():
