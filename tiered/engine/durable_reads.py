@@ -15,8 +15,8 @@ from .read import has_new_columns, refresh, snapshot_beyond
 from .records import OffsetRange
 from .same_lineage import of_lineage
 
-# Records that this process makes durable wake a waiting thread; those of another process, or that no sync follows, are
-# looked for. Each look at a bucket is a GET, and a head changes no more often than tails are shipped.
+# A sync in this process wakes the waiting thread. Records of another process, or in sync mode ``never``, need a poll. A poll
+# of a bucket is a GET, and a head changes no more often than tails are shipped.
 _LISTEN_SECONDS = 1.0
 _POLL_SECONDS = 0.1
 _BUCKET_SECONDS = 2.0
@@ -25,18 +25,18 @@ _BUCKET_SECONDS = 2.0
 def durable_offsets(topic: OpenTopic, partitions: Iterable[int]) -> dict[int, OffsetRange]:
     """Return the ranges of durable records; nothing is flushed."""
     _check(topic)
-    ranges, rest = {}, []
+    ranges, unopened = {}, []
     for partition in partitions:
         writer = topic.writers.get(partition)
         if writer is not None and writer.fault is None and topic.context.settings.store.sync != "never":
             ranges[partition] = OffsetRange(partition, writer.start_offset, writer.durable_offset)
         else:
-            rest.append(partition)
-    if rest:
+            unopened.append(partition)
+    if unopened:
         refresh(topic)
-    for partition in rest:
-        found = snapshot_beyond(topic, partition, None, 0)
-        ranges[partition] = OffsetRange(partition, found.start_offset, found.end_offset)
+    for partition in unopened:
+        snapshot = snapshot_beyond(topic, partition, None, 0)
+        ranges[partition] = OffsetRange(partition, snapshot.start_offset, snapshot.end_offset)
     return ranges
 
 
@@ -45,12 +45,12 @@ def durable_batches(
 ) -> Generator[pa.RecordBatch, None, int]:
     """Yield the durable records of `count` offsets from `offset` on, with the system columns; nothing is flushed.
 
-    Return how far it looked: erased records may lie before that.
+    Return the offset up to which the log was read: the last records before it may be erased.
 
     Raises
     ------
     OffsetOutOfRange
-        The log begins behind the offset, or is of another lineage than `lineage`; then nothing of it was yielded.
+        The log begins behind the offset, or is of another lineage than `lineage`; no record of that lineage was yielded.
     """
     _check(topic)
     writer = topic.writers.get(partition)
@@ -73,7 +73,7 @@ def durable_batches(
 def wait_durable(
     topic: OpenTopic, ends: Mapping[int, int], seconds: float | None, wake: threading.Event
 ) -> None:
-    """Wait until a partition may have durable records from its offset in `ends` on, or `wake` is set; a while at most."""
+    """Wait until a partition may have durable records from its offset in `ends` on, or `wake` is set; at most 2 s."""
     context, lifecycle = topic.context, topic.context.lifecycle
     if context.tiers.locations.root is None:
         limit = _BUCKET_SECONDS

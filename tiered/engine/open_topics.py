@@ -37,7 +37,7 @@ class OpenTopic(TopicShape):
     listeners
         Notified when records of any partition become durable, and when the topic or the store ends.
     whole_ends
-        Without a writer here, by partition: a lineage, and an end before which it has no part of a transaction.
+        For each partition without a writer here: its lineage, and an end offset before which every transaction is whole.
     """
 
     def __init__(self, topics: OpenTopics, meta: TopicMeta) -> None:

@@ -94,11 +94,11 @@ def _is_whole(topic: OpenTopic, partition: int, directory: Path, end: int) -> bo
     if TRANSACTIONS_FEATURE not in topic.context.catalog.features():
         return True
     lineage = _lineage(topic, directory)
-    known = topic.whole_ends.get(partition)
-    if known is None or known[0] != lineage or known[1] < end:
+    cached = topic.whole_ends.get(partition)
+    if cached is None or cached[0] != lineage or cached[1] < end:
         (part,) = snapshots(topic, [partition], None, 0)
-        topic.whole_ends[partition] = known = lineage, part.end_offset
-    return end <= known[1]
+        topic.whole_ends[partition] = cached = lineage, part.end_offset
+    return end <= cached[1]
 
 
 def _lineage(topic: OpenTopic, directory: Path) -> int | None:

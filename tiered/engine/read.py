@@ -140,20 +140,20 @@ def records(
     Parameters
     ----------
     lineage
-        That of the log; None for any. In another one the read ends with `OffsetOutOfRange`.
+        The lineage that the log must have; None for any. A log of another lineage raises `OffsetOutOfRange`.
     """
-    left, failures = limit, 0
-    while left is None or left > 0:
+    remaining, failures = limit, 0
+    while remaining is None or remaining > 0:
         # With a known end no block beyond it is decoded.
-        end = offset + left if offset is not None and left is not None else None
+        end = offset + remaining if offset is not None and remaining is not None else None
         try:
             snapshot = _snapshot_from(topic, partition, offset, end, follow)
             if has_new_columns(topic, snapshot):
                 refresh(topic)
-            rows = _rows(topic, snapshot, eager=left is None or end is not None)
-            for batch in of_lineage(topic, snapshot, lineage, coalesce(limit_rows(rows, left))):
+            rows = _rows(topic, snapshot, eager=remaining is None or end is not None)
+            for batch in of_lineage(topic, snapshot, lineage, coalesce(limit_rows(rows, remaining))):
                 yield from records_in(batch, topic, partition)
-                left = None if left is None else left - batch.num_rows
+                remaining = None if remaining is None else remaining - batch.num_rows
                 offset, failures = batch.column("offset")[-1].as_py() + 1, 0
         except ColdStorageError as error:
             topic.context.lifecycle.check()
@@ -165,7 +165,7 @@ def records(
             topic.context.lifecycle.check()
             continue
         offset = snapshot.end_offset if end is None else min(end, snapshot.end_offset)
-        if end is not None and snapshot.end_offset >= end and left:
+        if end is not None and snapshot.end_offset >= end and remaining:
             continue  # some of these records are erased
         if not follow:
             return

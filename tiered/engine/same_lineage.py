@@ -1,4 +1,4 @@
-"""Reads that end where their log does: a restore may begin another lineage while they go on."""
+"""Reads of one lineage: they end with an error if a restore begins another lineage meanwhile."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .open_topics import OpenTopic
 def of_lineage(
     topic: OpenTopic, snapshot: PartitionSnapshot, lineage: int | None, rows: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """Yield rows of a snapshot as long as the log is of a lineage; None for any.
+    """Yield rows of a snapshot while the log is of `lineage`; None for any.
 
     Raises
     ------

@@ -15,8 +15,9 @@ from ..hot.recovery import WriterOptions
 from ..hot.writer_requests import serve_requests
 from .context import StoreContext
 
-# Within how long each open writer has its turn of what takes a system call, and how many have it at least at once.
+# Each open writer has its turn for the steps that take a system call within this time.
 _TURN_SECONDS = 1.0
+# The least number of writers that have their turn in one run.
 _TURN_WRITERS = 64
 
 

@@ -127,7 +127,7 @@ class ActiveSegment:
 
     def _roll_if_full(self, length: int) -> None:
         segment = self.segment
-        # It is sealed already if the last roll had no room for the next segment's file.
+        # The segment is sealed already if the last roll had no room for the file of the next one.
         sealed = segment.facts is not None
         if sealed or (len(segment.index) and segment.position + length > self._options.roll_bytes):
             self.roll()

@@ -96,7 +96,7 @@ class BlockWriter:
         sequences
             Sequences of the rows of each batch: int64, rising.
         expected
-            The offset that the first row must get, if any; only for a single row.
+            The offset that the first row must get, if any.
 
         Returns
         -------

@@ -2,8 +2,8 @@
 
 A check of a column returns the values to store, and their sizes if they differ (`tiered.format.sizes`). It is several
 times faster than one of each value. It raises one of `MISFITS` for values of any other type and for those that do not
-fit: then `RowChecker` converts or refuses the rows one by one, and says which value is wrong. So nothing may be consumed
-here: of other iterables than lists, tuples and dicts a second check would find nothing.
+fit: then `RowChecker` converts or refuses the rows one by one, and says which value is wrong. So a check takes only lists,
+tuples and dicts, which can be read twice.
 """
 
 from __future__ import annotations

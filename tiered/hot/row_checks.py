@@ -100,16 +100,16 @@ def _checker(kind: pa.DataType) -> Checker:
         return by_arrow(value)
 
     def whole(value: Any) -> tuple[Any, int]:
-        kept, size = number(value)
-        if kept is not None and kept != value:
+        stored, size = number(value)
+        if stored is not None and stored != value:
             raise ValueError("not a whole number")
-        return kept, size
+        return stored, size
 
     def single(value: Any) -> tuple[Any, int]:
-        kept, size = number(value)
-        if kept is not None and math.isinf(kept) and not math.isinf(value):
+        stored, size = number(value)
+        if stored is not None and math.isinf(stored) and not math.isinf(value):
             raise OverflowError("it would become infinite")
-        return kept, size
+        return stored, size
 
     if pt.is_integer(kind):
         limit = 1 << (kind.bit_width - 1)
@@ -148,13 +148,13 @@ def _struct_checker(kind: pa.StructType) -> Checker:
         if not value.keys() <= checkers.keys():
             unknown = next(name for name in value if name not in checkers)
             raise ValueError(f"has a field {unknown!r}, which {kind} has not")
-        kept, size = [], 0
+        fields, size = [], 0
         for name, inner in checkers.items():
             item, more = inner(value.get(name))
-            kept.append(item)
+            fields.append(item)
             size += more
         # Arrow builds a column of tuples in a tenth of the time that dicts take.
-        return tuple(kept), size
+        return tuple(fields), size
 
     return check
 
@@ -175,7 +175,7 @@ def _map_checker(kind: pa.MapType) -> Checker:
     inner_key, inner, slot = _nullable(kind.key_type), _nullable(kind.item_type), element_bytes(kind)
 
     def check(value: Any) -> tuple[Any, int]:
-        kept, size = [], 0
+        entries, size = [], 0
         if isinstance(value, (str, bytes, bytearray, memoryview, np.generic)):
             raise TypeError(f"a map is a dict, or a list of pairs, not {type(value).__name__}")
         for key, item in value.items() if isinstance(value, Mapping) else map(_pair, value):
@@ -183,9 +183,9 @@ def _map_checker(kind: pa.MapType) -> Checker:
             # The value to store is None for every kind of null, such as NaT and Arrow's null scalar.
             if kept_key is None:
                 raise ValueError("a map's key is never null")
-            kept.append((kept_key, kept_item))
+            entries.append((kept_key, kept_item))
             size += slot + more + still_more
-        return kept, size
+        return entries, size
 
     return check
 
@@ -263,8 +263,8 @@ def plain_date(value: Any) -> date | None:
         value = _in_unit(value, "D").item()
     if isinstance(value, datetime) and value.time() != time.min:
         raise ValueError("that would lose the time of day")
-    kept: date | None = pa.array([value], pa.date32())[0].as_py()
+    stored: date | None = pa.array([value], pa.date32())[0].as_py()
     # Arrow takes more values for null, such as a missing duration.
-    if kept is None or (not isinstance(value, date) and (kept - _EPOCH.date()).days != value):
+    if stored is None or (not isinstance(value, date) and (stored - _EPOCH.date()).days != value):
         raise ValueError("a date is a date, or a whole number of days since the epoch")
-    return kept
+    return stored

@@ -68,7 +68,7 @@ class LocalActions:
             level,
             use_mmap=self._tiers.locations.use_mmap,
             block_bytes=action.block_bytes,
-            kept=handle.hold_topic,
+            replacing=handle.hold_topic,
         )
         self._tiers.release(segment.path)
         return None

@@ -41,7 +41,7 @@ DELETING, _DELETED = ".deleting-", ".deleted-"
 
 
 class TransactionsCut(NamedTuple):
-    """Which records of the transaction log a restore to a time has too many of.
+    """The records of the transaction log that a restore to a time has undone.
 
     Attributes
     ----------
@@ -163,7 +163,7 @@ class Catalog:
                 write_document(self._fs, path, values)
 
     def transactions_cuts(self) -> tuple[TransactionsCut, ...]:
-        """Return what does not count of the transaction log.
+        """Return the cuts of the transaction log, which say which of its records do not count.
 
         Raises
         ------

@@ -1,6 +1,6 @@
 """The local copy of the ledger of erasures: ``erasures.json``, and the values of the open ones (see `format.erasure`).
 
-What the open ones wait for lies beside it, in ``erasures-wait.json``, for other processes. Nothing depends on it.
+``erasures-wait.json`` beside it tells other processes what the open erasures wait for. Nothing depends on that file.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class ErasureLedger:
         write_atomically(self._fs, self._folder.parent / erasure.values_name, data)
 
     def begin(self, erasures: tuple[LedgerEntry, ...]) -> None:
-        """Write the ledger of a store that nobody can open yet; a pass fetches the values of those that are open."""
+        """Write the ledger of a store that no process can open yet; a pass fetches the values of the open erasures."""
         self._write(erasures)
 
     def add(self, make: Callable[[int], LedgerEntry], values: pa.Array) -> LedgerEntry:
@@ -98,11 +98,11 @@ class ErasureLedger:
         ------
         DiskFull, StoreLocked, CorruptionError, UnsupportedFormat
         """
-        with self._held() as known:
-            erasure = make(1 + max((item.number for item in known), default=0))
+        with self._held() as entries:
+            erasure = make(1 + max((item.number for item in entries), default=0))
             # First, so that no erasure in the ledger is without them.
             self.write_values(erasure, encode_values(values))
-            self._write((*known, erasure))
+            self._write((*entries, erasure))
             return erasure
 
     def change(
@@ -114,9 +114,9 @@ class ErasureLedger:
         ------
         DiskFull, StoreLocked, CorruptionError, UnsupportedFormat
         """
-        with self._held() as known:
-            changed = change(known)
-            if changed != known:
+        with self._held() as entries:
+            changed = change(entries)
+            if changed != entries:
                 self._write(changed)
             return changed
 
@@ -155,8 +155,8 @@ class ErasureLedger:
         """
         if not self._folder.exists():
             return
-        with self._held() as known:
-            kept = {item.values_name.removeprefix(VALUES_FOLDER) for item in known if item.is_open}
+        with self._held() as entries:
+            kept = {item.values_name.removeprefix(VALUES_FOLDER) for item in entries if item.is_open}
             doomed = [path for path in self._folder.iterdir() if path.name not in kept]
             for path in doomed:
                 self._fs.unlink(path)
@@ -170,7 +170,7 @@ class ErasureLedger:
     def _held(self) -> Iterator[tuple[LedgerEntry, ...]]:
         with directory_lock(self._path.parent, wait_seconds=_WAIT_SECONDS):
             try:
-                known = self._read()
+                entries = self._read()
             except FileNotFoundError:
-                known = ()
-            yield known
+                entries = ()
+            yield entries

@@ -81,10 +81,10 @@ class FileEnd:
         if not others:
             self._fs.write(self._fd, position, [header, *body.parts])
             return
-        rest: list[Any] = [*body.parts]
-        for other, its_body in others:
-            rest += (other, *its_body.parts)
-        self._fs.write(self._fd, position + HEADER_BYTES, rest)
+        later_parts: list[Any] = [*body.parts]
+        for later_header, later_body in others:
+            later_parts += (later_header, *later_body.parts)
+        self._fs.write(self._fd, position + HEADER_BYTES, later_parts)
         self._fs.write(self._fd, position, [header])
 
     def holds(self, position: int, blocks: Blocks) -> bool:

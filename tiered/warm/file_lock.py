@@ -86,6 +86,8 @@ class FileLock:
 
         Parameters
         ----------
+        what
+            What the lock guards, for messages.
         nameless
             Take the lock even if the disk has no room for the holder's name; for work that may free space.
         facts

@@ -1,4 +1,4 @@
-"""`FileSystem`: all changes of the local disk, which are create, write, sync, rename, unlink and truncate.
+"""`FileSystem`: all changes of files and directories on the local disk.
 
 Tests replace `FileSystem` to stop after every step, or to drop unsynced bytes. A full disk raises `DiskFull`; other
 errors of the device stay `OSError`, and the caller decides what they mean.

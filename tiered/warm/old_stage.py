@@ -34,7 +34,7 @@ def done_batches(root: Path) -> list[DoneBatch]:
         A batch is decided and not completed, which the build that decided it has to do.
     CorruptionError
     """
-    found = []
+    last_batches = []
     for directory in _directories(root):
         decision, done = directory / "commit.json", directory / "done.json"
         if decision.exists():
@@ -51,8 +51,8 @@ def done_batches(root: Path) -> list[DoneBatch]:
                 )  # fmt: skip
             except (KeyError, TypeError, ValueError) as error:
                 raise CorruptionError(f"a batch does not decode ({error!r})", where=str(done)) from None
-            found.append(batch)
-    return found
+            last_batches.append(batch)
+    return last_batches
 
 
 def remove(fs: FileSystem, root: Path) -> None:

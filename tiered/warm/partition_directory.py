@@ -139,7 +139,7 @@ def write_fence(fs: FileSystem, directory: Path, reason: str) -> None:
 
 
 def read_marks(directory: Path) -> dict[str, float]:
-    """Return the orphans that the last sweep left: by key, the latest possible time since when no manifest names it.
+    """Return the orphans that the last sweep left: by key, a time since which no manifest names it.
 
     Raises
     ------

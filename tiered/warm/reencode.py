@@ -59,9 +59,14 @@ def rewrite_segment(
     *,
     use_mmap: bool = True,
     block_bytes: int = TARGET_BLOCK_BYTES,
-    kept: Callable[[], AbstractContextManager[object]] = nullcontext,
+    replacing: Callable[[], AbstractContextManager[object]] = nullcontext,
 ) -> SegmentFacts:
     """Re-encode the sealed segment at `path` into blocks of about `block_bytes`; return the new facts.
+
+    Parameters
+    ----------
+    replacing
+        Makes the context in which the new file takes the place of the old one.
 
     Raises
     ------
@@ -91,7 +96,7 @@ def rewrite_segment(
     except BaseException:
         fs.unlink(temporary)
         raise
-    with kept():
+    with replacing():
         fs.rename(temporary, target)
         fs.sync_directory(path.parent)
         fs.unlink(path)

@@ -226,7 +226,7 @@ class SegmentFile:
         ------
         FileNotFoundError
             The file of a writer's own segment is gone, or is another segment.
-        CorruptionError
+        CorruptionError, Backpressure
         """
         numbers = self.index.between(start_offset, end_offset)
         if numbers and self._use_mmap:
@@ -242,7 +242,7 @@ class SegmentFile:
 
         Raises
         ------
-        FileNotFoundError, CorruptionError
+        FileNotFoundError, CorruptionError, Backpressure
             As `blocks` does.
         """
         return self._block(self.map_blocks(), i)
