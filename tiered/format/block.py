@@ -287,7 +287,7 @@ def encode_header(
 
 
 MARK = Body(0, 0, 0, Codec.NONE, 0, crc32c(b""), 0, 0, (), FLAG_MARK)
-"""A block without records, which carries ``synced_through``; written when a store is closed."""
+"""A block without records. At a clean close it carries ``synced_through``; it also begins an epoch of a producer."""
 
 
 def decode_header(data: Any, *, where: str = "", position: int = 0) -> BlockHeader:

@@ -62,7 +62,7 @@ class LedgerEntry:
     done_us
         When nothing of the store gave the records back any more; None before.
     given_up_us
-        When an operator gave it up, since its values were lost: its records may be there for ever. None if nobody did.
+        When an operator gave it up, since its values were lost: its records may be there for ever. None: not given up.
     rows
         How many records of the log were removed from the manifests for this erasure. One that several open ones remove counts for
         the first of them.
@@ -194,17 +194,17 @@ def merge_ledgers(ours: Sequence[LedgerEntry], theirs: Sequence[LedgerEntry]) ->
 
     The numbers of `theirs` count. An erasure whose number is taken gets the next one.
     """
-    others = {item.id: item for item in ours}
+    ours_by_id = {item.id: item for item in ours}
     known = {item.id for item in theirs}
-    merged = [_further(item, others.get(item.id, item)) for item in _ordered(theirs)]
+    merged = [_further(item, ours_by_id.get(item.id, item)) for item in _ordered(theirs)]
     merged += _ordered(item for item in ours if item.id not in known)
-    taken: dict[int, LedgerEntry] = {}
+    by_number: dict[int, LedgerEntry] = {}
     for item in merged:
         number = item.number
-        if number in taken:
-            number = 1 + max(other.number for other in (*merged, *taken.values()))
-        taken[number] = replace(item, number=number)
-    return tuple(_ordered(taken.values()))
+        if number in by_number:
+            number = 1 + max(other.number for other in (*merged, *by_number.values()))
+        by_number[number] = replace(item, number=number)
+    return tuple(_ordered(by_number.values()))
 
 
 def _ordered(erasures: Iterable[LedgerEntry]) -> list[LedgerEntry]:

@@ -159,7 +159,7 @@ class ErasedMark:
     Attributes
     ----------
     erasure
-        Its id; see `erasure.Erasure`.
+        Its id; see `erasure.LedgerEntry`.
     offset
         No object has such a record below this offset.
     rows
@@ -242,9 +242,9 @@ class Head:
     features
         What a reader must know; see `document.KNOWN_FEATURES`.
     erased
-        The marks of open erasures. Whatever names other objects than those of the head before has none.
+        The marks of open erasures. A head that names other objects than the head before it has none.
     compaction
-        How far the partition is compacted; None: not at all, or the objects are others than those of the head before.
+        How far the partition is compacted; None: not at all, or the head names other objects than the head before it.
     """
 
     store_id: UUID

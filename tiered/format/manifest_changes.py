@@ -20,8 +20,8 @@ PAGE_BYTES_MAX = 128 * 1024
 def add_objects(head: Head, entries: Iterable[ObjectEntry], pages: Pages) -> Head:
     """Return `head` with `entries`, which extend it or replace the entries in their range.
 
-    A whole sealed segment replaces its shipped tails; a rewritten object replaces its inputs. Of the replaced entries, all
-    that is live lies inside the new range, and the new entries name the segments that are.
+    A whole sealed segment replaces its shipped tails; a rewritten object replaces its inputs. All that is live of a replaced
+    entry lies inside the new range, and the new entries name its segments.
 
     Raises
     ------

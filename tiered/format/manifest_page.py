@@ -1,8 +1,8 @@
 """The fast decoder of manifest pages: Arrow parses the JSON into columns, and the checks run over whole columns.
 
 It accepts the pages that this release writes, and returns None for every other page. Then `manifest_codec` decodes the
-page entry by entry. That is the reference for what a page may contain, and it names what is wrong. Both decoders have the
-same entries for every page that this one accepts (property tests). Arrow releases the interpreter lock, so several
+page entry by entry. That is the reference for what a page may contain, and it names what is wrong. Both decoders return
+the same entries for every page that this one accepts (property tests). Arrow releases the interpreter lock, so several
 threads decode the pages of a large manifest in parallel.
 """
 

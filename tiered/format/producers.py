@@ -22,7 +22,7 @@ from .segment_facts import ProducerState
 
 PRODUCERS_MAX = 1024
 LATEST_PARTS = 16
-"""This fraction of the producers, those seen last, is never dropped: they may repeat an append at any moment."""
+"""The producers seen last, one in this many, are never dropped: they may repeat an append at any moment."""
 PRODUCER_AGE_US = 7 * 24 * 3600 * 1_000_000
 RUNS_MAX = 64
 """The number of runs of each producer whose offsets a process keeps after it wrote or scanned them."""

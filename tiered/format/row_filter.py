@@ -62,14 +62,16 @@ class RowFilter:
             value = self._constants.get(name)
             return known(name) if value is None else Statistics(value, value, null=False)
 
-        rest = []
+        undecided = []
         for predicate in self._predicates:
             outcomes = predicate.outcomes(with_constants)
             if not outcomes & TRUE:
                 return None
             if outcomes != TRUE:
-                rest.append(predicate)
-        return self if len(rest) == len(self._predicates) else RowFilter(tuple(rest), self._constants)
+                undecided.append(predicate)
+        return (
+            self if len(undecided) == len(self._predicates) else RowFilter(tuple(undecided), self._constants)
+        )
 
     def mask(self, columns: Mapping[str, pa.Array | pa.ChunkedArray], schema: pa.Schema) -> Any:
         """Return which rows match: a boolean array, or True or False for all rows.

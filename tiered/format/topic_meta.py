@@ -80,7 +80,7 @@ class TopicMeta:
     schemas
         Every version of the schema; the position of a version is its id.
     timestamp
-        The column with the record timestamp, or None for the append time.
+        The column with the record timestamp. None: a record's timestamp is the caller's, by default the append time.
     key
         The column that chooses the partition and serves key filters, or None.
     """

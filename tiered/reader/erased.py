@@ -1,6 +1,6 @@
-"""What reads of one process look up about erasures, which any process of this host may carry out.
+"""The erasures that the reads of this process respect; any process of this host may carry them out.
 
-A reader that was made before may hold decoded blocks, a file that was deleted since, or ranges of objects in memory.
+A reader that is older than an erasure may hold decoded blocks, a file that was deleted since, or ranges of objects in memory.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ class SeenErasures:
         if self._ledger is None:
             return 0
         try:
-            known = self._ledger.read()
+            entries = self._ledger.read()
         except (TieredError, OSError):
             return 0  # passes raise it
-        done = sum(item.done_us is not None for item in known)
+        done = sum(item.done_us is not None for item in entries)
         if done != self._done:
             self._forget()
             self._done = done
         return max(
             (
                 horizon_in(item.horizons, partition)
-                for item in known
+                for item in entries
                 if item.topic_id == topic_id and item.rewritten_us is not None
             ),
             default=0,

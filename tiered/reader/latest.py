@@ -28,7 +28,7 @@ def key_column_of(meta: TopicMeta) -> str:
 def latest_rows(keys: Scan, tombstone: Predicate | None) -> Predicate:
     """Return the condition on the rows that are the latest of their keys, or have no key.
 
-    It takes 8 bytes for each key, and memory for a table of keys; of more keys than fit in it, some are read twice or more.
+    It takes 8 bytes for each key, and memory for a table of keys. If not all keys fit in the table, some are read again.
 
     Parameters
     ----------
@@ -39,11 +39,11 @@ def latest_rows(keys: Scan, tombstone: Predicate | None) -> Predicate:
     """
     key = key_column_of(keys.meta)
     kind = keys.meta.schema.field(key).type
-    kept = {
+    by_partition = {
         partition: OffsetSet(_latest_offsets(keys, tuple(splits), kind))
         for partition, splits in groupby(keys.splits(), attrgetter("partition"))
     }
-    stays = Or((without_key(keys.meta), AtOffsets(kept)))
+    stays = Or((without_key(keys.meta), AtOffsets(by_partition)))
     return stays if tombstone is None else And((stays, Not(tombstone)))
 
 

@@ -175,20 +175,20 @@ def _read_warm(
         raise FileNotFoundError(f"{source.path} is another segment now")
     names = (*segment.header.schema.names, "offset")
     bounds = split.start_offset, split.end_offset
-    rest: RowFilter | None = assembler.filter
-    filters = bool(rest)
+    block_filter: RowFilter | None = assembler.filter
+    filters = bool(block_filter)
     for block in segment.blocks(*bounds):
         header = block.header
         if filters:
-            rest = assembler.filter.narrowed(_statistics(header))
-            if rest is None:
+            block_filter = assembler.filter.narrowed(_statistics(header))
+            if block_filter is None:
                 yield header.end_offset, None
                 continue
         if header.flags & FLAG_OFFSETS:
-            batch = assembler.sparse(_BlockColumns(segment, block, names), *bounds, rest)
+            batch = assembler.sparse(_BlockColumns(segment, block, names), *bounds, block_filter)
         else:
             load = _BlockColumns(segment, block, names[:-1])
-            batch = assembler.dense(load, header.base_offset, header.record_count, *bounds, rest)
+            batch = assembler.dense(load, header.base_offset, header.record_count, *bounds, block_filter)
         yield header.end_offset, batch
 
 

@@ -236,14 +236,14 @@ def _by_records(
 
 def segment_rows(segment: SegmentFile, schema: pa.Schema, start: int, end: int) -> Iterator[pa.RecordBatch]:
     """Yield a segment's records in ``[start, end)`` with the columns of an object, a block at a time."""
-    wanted = object_schema(schema)
+    target = object_schema(schema)
     for block in segment.blocks(start, end):
         timestamps, *arrays = segment.decode(block).columns
         base = block.header.base_offset
         if not block.header.flags & FLAG_OFFSETS:
             arrays.append(consecutive_offsets(base, base + block.header.record_count))
         offsets = arrays[-1]
-        batch = pa.RecordBatch.from_arrays([*arrays, timestamps], schema=wanted)
+        batch = pa.RecordBatch.from_arrays([*arrays, timestamps], schema=target)
         if base < start or block.header.end_offset > end:
             keep = pc.and_(pc.greater_equal(offsets, start), pc.less(offsets, end))
             batch = batch.filter(keep)

@@ -161,7 +161,7 @@ class Scan:
         return {part.partition: (part.start_offset, part.end_offset) for part in self._snapshots}
 
     def end_at(self, ends: Mapping[int, int]) -> None:
-        """Take ends of partitions, up to which the scan reads, for those of the log in `offsets`."""
+        """Lower the ends in `offsets` to `ends`, up to which the scan was asked to read."""
         self._snapshots = tuple(
             replace(part, start_offset=min(part.start_offset, end), end_offset=min(part.end_offset, end))
             for part in self._snapshots

@@ -95,19 +95,19 @@ class Tiers:
         self._spare: _Spare | None = None
         self._counts_of_closed = BucketCounts()
 
-    def _fetcher(self, places: TierLocations) -> Fetcher:
-        cache, disk = places.cache, None
+    def _fetcher(self, locations: TierLocations) -> Fetcher:
+        cache, disk = locations.cache, None
         if cache.directory is not None and cache.disk_bytes:
             disk = DiskCache(
                 cache.directory,
                 cache.disk_bytes,
                 outside_store=cache.outside_store,
-                folders=None if places.root is None else CacheFolders(places.root),
+                folders=None if locations.root is None else CacheFolders(locations.root),
                 counters=self.fetch_counters,
             )
         return Fetcher(
             lambda: self.object_store,
-            threads=places.cold_options.read_threads,
+            threads=locations.cold_options.read_threads,
             memory_bytes=cache.memory_bytes,
             ahead_bytes=max(cache.memory_bytes, _AHEAD_BYTES_MIN),
             disk=disk,
@@ -283,13 +283,13 @@ class Tiers:
         if start < base or not self.locations.use_mmap:
             return None
         name = str(path)
-        known = self._of_writers.get(name)
+        cached = self._of_writers.get(name)
         if (
-            known is not None
-            and known.end_offset >= end
-            and known.header.segment_id == writer.active_segment_id
+            cached is not None
+            and cached.end_offset >= end
+            and cached.header.segment_id == writer.active_segment_id
         ):
-            return known
+            return cached
         view = writer.view(flush=False)
         if start < view.active_header.base_offset or view.end_offset < end:
             return None  # it was rolled meanwhile

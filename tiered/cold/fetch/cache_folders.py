@@ -39,7 +39,7 @@ def _hash(data: bytes) -> str:
 
 
 class RangeHashes(NamedTuple):
-    """What the name of a range's file says: hashes of the topic's prefix, which early builds left out, and the object's key."""
+    """The hashes in the name of a range's file: of the topic's prefix, which early builds left out, and of the object's key."""
 
     topic: str
     key: str
@@ -109,9 +109,9 @@ class CacheFolders:
         self._fs = fs or OsFileSystem()
 
     def note(self, folder: Path) -> None:
-        """Note a folder durably, before a range lies in it; a reader without the right to do so is not known.
+        """Note a folder durably, before a range lies in it; a reader without the right to do so notes nothing.
 
-        The folder exists: so a note is not removed as that of a missing folder.
+        The folder must exist, since `empty` removes the notes of missing folders.
 
         Raises
         ------

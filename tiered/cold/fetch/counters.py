@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 class FetchCounts:
     """Counts of this process since the store was opened.
 
-    A range is a row group, a column of one, or a footer.
+    A range is a row group, a column of one, a footer, or the filters of an object.
 
     Attributes
     ----------

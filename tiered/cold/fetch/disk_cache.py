@@ -223,23 +223,23 @@ class DiskCache:
         """
         files = self._list_files()
         now = self._clock()
-        left, bytes_left = self._known_bytes or 0, self._bytes_max - self._bytes_max // 16 - size
+        cached_bytes, bytes_left = self._known_bytes or 0, self._bytes_max - self._bytes_max // 16 - size
         failure: OSError | None = None
         for used_ns, file_bytes, name in files:
             unfinished = name.endswith(".tmp")
             if unfinished and now - used_ns < _LEFTOVER_SECONDS * _SECOND_NS:
                 continue  # another process may be writing it
-            if left <= bytes_left and not unfinished:
+            if cached_bytes <= bytes_left and not unfinished:
                 continue
             try:
                 self._fs.unlink(self._directory / name)
             except OSError as error:
                 failure = error  # perhaps another user's file; the next one may be removable
                 continue
-            left -= file_bytes
+            cached_bytes -= file_bytes
             self._counters.add(evictions=1, evicted_bytes=file_bytes)
-        self._known_bytes = left
-        if failure is not None and left + size > self._bytes_max:
+        self._known_bytes = cached_bytes
+        if failure is not None and cached_bytes + size > self._bytes_max:
             raise failure
 
 

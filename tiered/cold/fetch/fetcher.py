@@ -124,7 +124,7 @@ class Fetcher:
         """
         data: dict[RangeKey, memoryview] = {}
         own: dict[RangeKey, _Flight] = {}
-        others: dict[RangeKey, _Flight] = {}
+        other_flights: dict[RangeKey, _Flight] = {}
         try:
             # Within the try: Ctrl-C between two ranges must not leave a flight for which others wait for ever.
             for wanted in ranges:
@@ -139,7 +139,7 @@ class Fetcher:
                     if cached is not None:
                         data[ident] = cached
                     elif ident in self._flights:
-                        others[ident] = wanted, self._flights[ident]
+                        other_flights[ident] = wanted, self._flights[ident]
                     else:
                         flight: _Flight = wanted, Future()
                         # No call between the two, hence no Ctrl-C.
@@ -149,7 +149,7 @@ class Fetcher:
             self._fail(own, error)
             raise
         # Only after its own flights have ended: two readers could otherwise wait for each other for ever.
-        for ident, (wanted, future) in others.items():
+        for ident, (wanted, future) in other_flights.items():
             data[ident] = self._await_other(key, size, wanted, future, gap_bytes, admission)
         return [data[key, wanted.start, wanted.length] for wanted in ranges]
 
@@ -297,11 +297,11 @@ class Fetcher:
         if self._disk is None:
             return
         with self._lock:
-            seen = ident in self._scanned
+            is_second_scan = ident in self._scanned
             self._scanned[ident] = None
             if len(self._scanned) > _SCANNED_MAX:
                 self._scanned.popitem(last=False)
-        if seen:
+        if is_second_scan:
             self._disk.put(ident, data, spare=True)
 
     def _deliver(self, ident: RangeKey, future: Future[memoryview], data: memoryview) -> memoryview:

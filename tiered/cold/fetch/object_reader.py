@@ -225,7 +225,7 @@ class ObjectRead:
         return self._probe.excluded(data, self._entry, self._candidates, self._excludes)
 
     def load(self, unit: Unit) -> LoadedUnit:
-        """Fetch the ranges of a unit, but for row groups in which no row matches by the statistics of the footer."""
+        """Fetch the ranges of a unit, except row groups in which no row matches, by the statistics of the footer."""
         entry = self._entry
         small = entry.bytes <= SMALL_OBJECT_BYTES
         unit = self._without_excluded(unit)

@@ -26,7 +26,7 @@ Loaded_co = TypeVar("Loaded_co", covariant=True)
 class Read(Protocol[Loaded_co]):
     """A read of one object: its units in the reader's order, and a `load` that any thread may call.
 
-    Until it `is_planned`, to ask for its units may take a fetch, which may fail.
+    Before it `is_planned`, its `units` may need a fetch of the object's filters, which may fail.
     """
 
     @property

@@ -346,18 +346,18 @@ class Committer:
                     raise
                 failure = error
             try:
-                seen = self._load()
+                current = self._load()
             except ColdStorageError as error:
                 if not error.retryable:
                     raise
                 failure = error
             else:
-                if _holds(seen, proposal.commit_id):
+                if _holds(current, proposal.commit_id):
                     # `seen` may be a later head, even of another committer: the next commit starts from it.
-                    self._known, self._last_commit_id = seen, proposal.commit_id
+                    self._known, self._last_commit_id = current, proposal.commit_id
                     return proposal
-                if _etag(seen) != _etag(base):
-                    base, proposal, lost = seen, None, lost + 1
+                if _etag(current) != _etag(base):
+                    base, proposal, lost = current, None, lost + 1
                     if self._monotonic() < until:
                         continue
             attempts += 1
@@ -391,7 +391,7 @@ class Committer:
         store, key, data = self.partition.store, self.partition.keys.head, encode_head(proposal)
         # Set before the request: an interrupt within it leaves its outcome unknown, like a timeout.
         self._known, self._doubt = None, _Doubt(_etag(base))
-        asked = boot_seconds()
+        request_seconds = boot_seconds()
         if store.conditional_writes:
             etag = store.put(key, data, if_match=_etag(base), if_none_match=base is None)
         else:
@@ -401,7 +401,7 @@ class Committer:
             etag = store.put(key, data)
         self._known, self._doubt = LoadedHead(proposal, etag), None
         self._last_commit_id = proposal.commit_id
-        self.partition.note(self._known, asked)
+        self.partition.note(self._known, request_seconds)
         return proposal
 
     def _load(self) -> LoadedHead | None:

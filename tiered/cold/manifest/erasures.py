@@ -24,8 +24,8 @@ def exchange_ledger(
 ) -> tuple[LedgerEntry, ...]:
     """Bring the ledger in the bucket up to `ours`, by compare-and-swap; return both together.
 
-    The values of what is open in `ours` must be in the bucket. No copy is ever shortened, so a stalled process loses nothing.
-    What is there by then keeps its number.
+    The values of the open erasures in `ours` must be in the bucket. Neither copy loses an erasure, so a stalled process does
+    no harm. The erasures that the bucket has already keep their numbers.
 
     Raises
     ------
@@ -41,7 +41,7 @@ def adopt_ledger(
 ) -> tuple[LedgerEntry, ...]:
     """Take the ledger over in a new lineage, change each erasure, and return all.
 
-    What a joined ledger takes back has no effect.
+    A change that only takes back what the ledger says, such as the end of an erasure, has no effect: both are joined.
 
     Raises
     ------
@@ -126,8 +126,8 @@ def get_values(store: ObjectStore, erasure: LedgerEntry) -> bytes:
 def lost_values(documents: StoreDocuments) -> list[ObjectInfo | OldVersion]:
     """Return stored values, and old versions of some, that no open erasure in the ledger has.
 
-    A call left them that was lost with its disk, or a process that died before it deleted them. Young ones may be of a call
-    whose ledger is still to come.
+    They are of a call that was lost with its disk, or of a process that died before it deleted them. Recent ones may be of a
+    call whose ledger is not in the bucket yet.
 
     Raises
     ------
@@ -135,11 +135,11 @@ def lost_values(documents: StoreDocuments) -> list[ObjectInfo | OldVersion]:
     """
     store = documents.store
     # Listed first: the ledger comes after the values.
-    found: list[ObjectInfo | OldVersion] = list(store.list(VALUES_FOLDER))
+    objects: list[ObjectInfo | OldVersion] = list(store.list(VALUES_FOLDER))
     if isinstance(store, KeepsVersions):
-        found += store.old_versions(VALUES_FOLDER)
-    named = {item.values_name for item in read_ledger(documents) if item.is_open} if found else set()
-    return [info for info in found if info.key not in named]
+        objects += store.old_versions(VALUES_FOLDER)
+    named = {item.values_name for item in read_ledger(documents) if item.is_open} if objects else set()
+    return [info for info in objects if info.key not in named]
 
 
 def sweep_lost_values(documents: StoreDocuments, before_seconds: float) -> None:

@@ -3,7 +3,10 @@
 ::
 
     store.json
+    erasures.json, erasures/<uuid>.arrow                                  see `format.erasure`
     leases/<uuid>.json
+    probe/<uuid>                                                          see `object_store.probe`
+    .damaged/<uuid>-<name>                                                see `upkeep.rebuild`
     <topic>/<topic-id>/topic.json
     <topic>/<topic-id>/table/metadata/…                                   the live table, see `table.table_folder`
     <topic>/<topic-id>/<partition>/data/<base, 20 digits>-<epoch, 8 digits>-<uuid>.parquet

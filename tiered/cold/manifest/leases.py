@@ -161,7 +161,7 @@ def oldest_lease(store: ObjectStore, now_seconds: float) -> float | None:
     ColdStorageError
         The leases cannot be listed or read.
     """
-    taken = []
+    times_seconds = []
     for info in store.list(LEASES_PREFIX):
         if not is_lease(info.key) or now_seconds - info.modified_seconds > LEASE_SECONDS_MAX:
             continue
@@ -170,8 +170,8 @@ def oldest_lease(store: ObjectStore, now_seconds: float) -> float | None:
         except ObjectNotFound:
             continue  # released since
         if now_seconds - info.modified_seconds <= terms.seconds:
-            taken.append(terms.taken_seconds)
-    return min(taken, default=None)
+            times_seconds.append(terms.taken_seconds)
+    return min(times_seconds, default=None)
 
 
 def _decode(data: bytes, where: str, modified_seconds: float) -> _LeaseTerms:

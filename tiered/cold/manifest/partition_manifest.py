@@ -75,12 +75,12 @@ class PartitionManifest:
         ------
         CorruptionError, UnsupportedFormat, ColdStorageError
         """
-        asked = boot_seconds()
+        request_seconds = boot_seconds()
         try:
             loaded = reread_on_damage(self._read_head)
         except ObjectNotFound:
             return None
-        self.note(loaded, asked)
+        self.note(loaded, request_seconds)
         return loaded
 
     def known_since(self, seconds: float) -> LoadedHead | None:
@@ -88,11 +88,11 @@ class PartitionManifest:
         last = self._last
         return last[1] if last and last[0] >= seconds else None
 
-    def note(self, loaded: LoadedHead, asked: float) -> None:
+    def note(self, loaded: LoadedHead, request_seconds: float) -> None:
         """Take note of a head that was read or written by a request that began at `asked` of `boot_seconds`."""
         with self._lock:
-            if self._last is None or self._last[0] <= asked:
-                self._last = asked, loaded
+            if self._last is None or self._last[0] <= request_seconds:
+                self._last = request_seconds, loaded
 
     def _read_head(self) -> LoadedHead:
         stored = self.store.get(self.keys.head)

@@ -1,6 +1,6 @@
 """The restore intent in ``store.json``: it announces a restore that is under way, or records that one was abandoned.
 
-The intent is the field ``restore`` of the document. Releases before this one keep the field and ignore it::
+The intent is the field ``restore`` of the document. Early releases keep the field and ignore it::
 
     lineage    the lineage that the restore began; if it is not the document's, the field is outdated
     of         lineage of the store that stays in charge until the restore is finished

@@ -92,11 +92,11 @@ class IntentHolder:
                 raise ConfigError(f"there is no store at {self._bucket.store.url}; check the URL")
             intent = intent_of(current, lineage)
             if intent is not None and intent.under_way and intent.id != self.restore_id:
-                left = watch.left_seconds(self._bucket, intent)
-                if left > 0:
+                seconds_left = watch.left_seconds(self._bucket, intent)
+                if seconds_left > 0:
                     raise StoreLocked(
                         f"{self._bucket.store.url} is being restored by {intent.holder}: wait until that is done. If it was "
-                        f"cut short, repeat it in its directory, which needs no wait, or begin this one in {left:.0f} s"
+                        f"cut short, repeat it in its directory, which needs no wait, or begin this one in {seconds_left:.0f} s"
                     )
             of = lineage if intent is None else intent.of
             begun = Intent(lineage + 1, of, self.restore_id, holder=self._holder)
@@ -196,9 +196,8 @@ class IntentWatch:
         with self._lock:
             due = self._monotonic() >= self._next_poll
             if due:
-                self._next_poll = (
-                    self._monotonic() + POLL_SECONDS
-                )  # meanwhile other threads use the last message
+                # Meanwhile other threads use the last message.
+                self._next_poll = self._monotonic() + POLL_SECONDS
         if due:
             self._set_message(self._read_message(bucket))
         if (message := self._message) is not None:
@@ -227,11 +226,13 @@ class IntentWatch:
             seen_seconds = now - self._first_seen[1]
         modified = bucket.store.stat(STORE_KEY).modified_seconds
         age = server_seconds(bucket.store) - modified
-        left = min(intent.seconds + _CUT_SECONDS - age, INTENT_SECONDS_MAX, INTENT_SECONDS_MAX - seen_seconds)
-        if left > 0 and age >= -INTENT_SECONDS_MAX:
+        seconds_left = min(
+            intent.seconds + _CUT_SECONDS - age, INTENT_SECONDS_MAX, INTENT_SECONDS_MAX - seen_seconds
+        )
+        if seconds_left > 0 and age >= -INTENT_SECONDS_MAX:
             current = bucket.read_intent()
             if current == intent:
-                return left
+                return seconds_left
             # The time was that of another document.
             return self.left_seconds(bucket, current) if current is not None and current.under_way else 0.0
         with self._lock:
@@ -243,11 +244,11 @@ class IntentWatch:
             intent = bucket.read_intent()
             if intent is None or not intent.under_way:
                 return None
-            left = self.left_seconds(bucket, intent)
+            seconds_left = self.left_seconds(bucket, intent)
         except (ColdStorageError, CorruptionError, UnsupportedFormat) as error:
             log.info("cannot read whether the store is being restored elsewhere: %s", error)
             return None
-        return intent.message(bucket.store.url, left) if left > 0 else None
+        return intent.message(bucket.store.url, seconds_left) if seconds_left > 0 else None
 
     def _set_message(self, message: str | None) -> None:
         with self._lock:

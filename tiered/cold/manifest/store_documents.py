@@ -98,7 +98,7 @@ class StoreDocuments:
         CorruptionError, UnsupportedFormat, ColdStorageError
         """
 
-        def change(current: dict[str, Any] | None, known: int) -> dict[str, Any]:
+        def change(current: dict[str, Any] | None, bucket_lineage: int) -> dict[str, Any]:
             if current is None:
                 if not may_begin:
                     raise NoStore
@@ -109,7 +109,7 @@ class StoreDocuments:
                 raise ConfigError(
                     f"{self.store.url} belongs to store {owner}, this is store {store_id}: give each its own prefix"
                 )
-            intent = intent_of(current, known)
+            intent = intent_of(current, bucket_lineage)
             if intent is None or intent.of != lineage:
                 self.check_lineage(STORE_KEY, current, lineage)
                 return _with_features(current, features)
@@ -341,7 +341,7 @@ class StoreDocuments:
                 )
 
     def update(self, key: str, change: Callable[[dict[str, Any] | None], dict[str, Any]]) -> dict[str, Any]:
-        """Compare and swap one document. After a lost answer it is read again: equal content is success."""
+        """Compare and swap one document. After a lost answer the document is read again: equal content is success."""
         failure: ColdStorageError | None = None
         for attempt in range(_ATTEMPTS):
             if attempt:
@@ -349,14 +349,14 @@ class StoreDocuments:
             stored = self._read(key)
             current = stored[0] if stored else None
             try:
-                wanted = change(None if current is None else dict(current))
+                changed = change(None if current is None else dict(current))
             except (KeyError, TypeError, ValueError, AttributeError) as error:
                 raise CorruptionError(
                     f"document does not decode ({error!r})", where=self._where(key)
                 ) from None
-            if wanted == current:
-                return wanted
-            data = encode_document(wanted)
+            if changed == current:
+                return changed
+            data = encode_document(changed)
             try:
                 if self.store.conditional_writes:
                     self.store.put(
@@ -369,7 +369,7 @@ class StoreDocuments:
                     raise
                 failure = error
             else:
-                return wanted
+                return changed
         raise ColdStorageError(f"outcome unknown: {self._where(key)} ({failure})", retryable=True)
 
     def _read(self, key: str) -> tuple[dict[str, Any], str] | None:
@@ -420,5 +420,5 @@ def with_lineage(values: dict[str, Any], lineage: int) -> dict[str, Any]:
 
 def _with_features(values: dict[str, Any], features: frozenset[str]) -> dict[str, Any]:
     """Return `values` with features that they lack; a document without any has no such key."""
-    all_of_them = features.union(values.get(FEATURES, ()))
-    return {**values, FEATURES: sorted(all_of_them)} if all_of_them else values
+    merged = features.union(values.get(FEATURES, ()))
+    return {**values, FEATURES: sorted(merged)} if merged else values

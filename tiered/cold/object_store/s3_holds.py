@@ -1,4 +1,4 @@
-"""What Object Lock says of versions of objects: until when they are held, and cannot be deleted by anyone who may."""
+"""The holds of Object Lock on versions of objects: no right of a caller deletes a held version."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ...errors import ColdStorageError, ObjectsHeld
 from .s3_client import S3Client
 from .s3_errors import status_of
 
-_ASKED_MAX = 20  # of the versions that one error is about
+_CHECKED_MAX = 20  # of the versions that one error is about
 
 
 class Hold(NamedTuple):
@@ -57,14 +57,14 @@ def error_of_held(client: S3Client, refused: Sequence[tuple[str, str]]) -> Objec
     ColdStorageError
         As `hold_on` does.
     """
-    holds = [(key, hold_on(client, key, version)) for key, version in refused[:_ASKED_MAX]]
+    holds = [(key, hold_on(client, key, version)) for key, version in refused[:_CHECKED_MAX]]
     held = [(hold, key) for key, hold in holds if hold is not None]
     if not held:
         return None
     # The one that lasts longest: a legal hold, or the last date.
     longest, key = max(held, key=lambda item: item[0].until or datetime.max.replace(tzinfo=UTC))
-    rest = " at least" if len(refused) > _ASKED_MAX else ""
+    at_least = " at least" if len(refused) > _CHECKED_MAX else ""
     noun = "version is" if len(refused) == 1 else "versions are"
     return ObjectsHeld(
-        f"{len(refused)} old {noun} kept by {longest}{rest}, such as one of {client.url}/{key}"
+        f"{len(refused)} old {noun} kept by {longest}{at_least}, such as one of {client.url}/{key}"
     )

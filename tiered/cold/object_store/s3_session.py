@@ -18,7 +18,7 @@ _DESCRIPTIONS = create_loader()
 
 
 def new_session() -> Session:
-    """Return a session that nobody else has."""
+    """Return a new session, for one client."""
     session = Session(event_hooks=copy.copy(_handlers(len(BUILTIN_HANDLERS))), include_builtin_handlers=False)
     session.register_component("data_loader", _DESCRIPTIONS)
     return session
@@ -26,7 +26,7 @@ def new_session() -> Session:
 
 @cache
 def _handlers(count: int) -> HierarchicalEmitter:  # noqa: ARG001 — moto adds handlers when it is imported
-    """Return the `count` handlers that each session registers by itself; whoever changes them copies them."""
+    """Return the `count` handlers that each session registers by itself; a caller copies them before it changes them."""
     handlers = HierarchicalEmitter()
     Session(event_hooks=handlers)
     return handlers

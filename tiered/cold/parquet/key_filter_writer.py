@@ -1,4 +1,4 @@
-"""Whether an object gets filters on its key column, and the proof that those which pyarrow wrote are as they are read here."""
+"""The choice of the objects that get filters on their key column, and the check of the filters that pyarrow wrote."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ class WrittenFilters:
         self._samples.append(hashes[known])
 
     def proven(self, entry: ObjectEntry, metadata: Any) -> ObjectEntry:
-        """Return the object's entry with its filters; without them if they are not where and as a reader expects them.
+        """Return the object's entry with its filters; without them if a reader would not find or understand them.
 
         Each filter has to have the sampled keys of its row group.
         """

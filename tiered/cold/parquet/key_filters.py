@@ -7,7 +7,7 @@ words::
     BloomFilterHeader    1: numBytes   2: algorithm   3: hash   4: compression
 
 A value of which a bit is missing is in no row of the row group. Null is in no filter. pyarrow writes filters and reads
-none back, so they are read here. Whoever asks has verified their bytes: a bit that was lost would hide rows.
+none back, so they are read here. The caller has verified their bytes, since a lost bit would hide rows.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Mask = np.ndarray[Any, np.dtype[np.bool_]]
 
 
 class KeyFilters:
-    """The filters of an object; one may be asked for each row group.
+    """The filters of an object, one for each row group.
 
     Attributes
     ----------
@@ -93,19 +93,19 @@ def hashes_of(values: pa.Array) -> tuple[Hashes, Mask]:
     Values are hashed as Parquet stores them: text and bytes without their length, integers in four or eight bytes.
     """
     hashes = np.zeros(len(values), np.uint64)
-    known = values.is_valid().to_numpy(zero_copy_only=False)
+    has_hash = values.is_valid().to_numpy(zero_copy_only=False)
     if pt.is_integer(values.type):
         width = "<i8" if pt.is_int64(values.type) else "<i4"
         numbers = values.fill_null(0).to_numpy().astype(width)
-        return xxhash64(numbers.view(np.uint8).reshape(len(numbers), -1)), known
+        return xxhash64(numbers.view(np.uint8).reshape(len(numbers), -1)), has_hash
     _, bounds, data = values.buffers()
     edges = (
         np.frombuffer(bounds, np.int32, len(values) + 1, 4 * values.offset) if len(values) else np.zeros(1)
     )
     starts, lengths = edges[:-1].astype(np.intp), np.diff(edges)
-    known &= lengths <= KEY_BYTES_MAX
+    has_hash &= lengths <= KEY_BYTES_MAX
     text = np.frombuffer(data or b"", np.uint8)
-    for length in np.unique(lengths[known]):
-        rows = np.flatnonzero(known & (lengths == length))
+    for length in np.unique(lengths[has_hash]):
+        rows = np.flatnonzero(has_hash & (lengths == length))
         hashes[rows] = xxhash64(text[starts[rows][:, None] + np.arange(length)])
-    return hashes, known
+    return hashes, has_hash

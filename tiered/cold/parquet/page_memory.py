@@ -184,17 +184,17 @@ def decode(
         table = pa.Table.from_batches(list(batches))
     if select is not None:
         table = select(table)
-    left = VALUES_BYTES_MAX - plan.values_bytes
+    bytes_left = VALUES_BYTES_MAX - plan.values_bytes
     for at, (name, column) in enumerate(zip(table.schema.names, table.columns, strict=True)):
         if not contains(column.type, pt.is_dictionary):
             continue
-        left -= sum(
+        bytes_left -= sum(
             _text_bytes(leaf)
             for chunk in column.chunks
             for leaf in leaves(chunk)
             if pt.is_dictionary(leaf.type)
         )
-        if left < 0:
+        if bytes_left < 0:
             raise ValueError("its dictionaries stand for more text than a row group has")
         kind = schema.field(name).type
         plain = pa.chunked_array([to_plain(chunk).cast(kind) for chunk in column.chunks], kind)

@@ -87,19 +87,19 @@ class FooterStatistics:
 def _groups(encoded: memoryview) -> list[dict[str, _Chunk]]:
     """Return the chunks of flat columns, by row group."""
     footer, _ = read_struct(encoded)
-    found = []
+    groups = []
     for group in footer[4]:
         columns: dict[str, _Chunk] = {}
         for chunk, order in zip(group[1], footer[7], strict=True):
             about = chunk[3]
-            path, known = about[3], about.get(12, {})
+            path, bounds = about[3], about.get(12, {})
             # Bounds have a meaning only by an order, and the first one is that of the type.
             if len(path) == 1 and 1 in order:
                 columns[path[0].decode()] = _Chunk(
-                    about[1], group[3], known.get(3), known.get(6), known.get(5)
+                    about[1], group[3], bounds.get(3), bounds.get(6), bounds.get(5)
                 )
-        found.append(columns)
-    return found
+        groups.append(columns)
+    return groups
 
 
 def _bounds(kind: pa.DataType, chunk: _Chunk) -> tuple[Any, Any]:

@@ -260,11 +260,11 @@ def _row_groups(schema: pa.Schema, batches: Iterable[pa.RecordBatch], limit: int
     parts: list[pa.RecordBatch] = []
     size = rows = 0
     for batch in batches:
-        left = pa.RecordBatch.from_arrays(batch.select(schema.names).columns, schema=schema)
-        while left.num_rows:
-            fits = max(1, (limit - size) * left.num_rows // max(1, _size(left, limit)))
-            part = left.slice(0, min(fits, GROUP_RECORDS_MAX - rows))
-            left = left.slice(part.num_rows)
+        remaining = pa.RecordBatch.from_arrays(batch.select(schema.names).columns, schema=schema)
+        while remaining.num_rows:
+            fits = max(1, (limit - size) * remaining.num_rows // max(1, _size(remaining, limit)))
+            part = remaining.slice(0, min(fits, GROUP_RECORDS_MAX - rows))
+            remaining = remaining.slice(part.num_rows)
             parts.append(part)
             size, rows = size + _size(part, limit), rows + part.num_rows
             # Within a tenth of the limit counts as full, which avoids tiny batches at the end of a row group.

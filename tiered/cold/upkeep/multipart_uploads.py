@@ -52,6 +52,7 @@ def sweep_uploads(
     ------
     Fenced
         A higher epoch was published; nothing was aborted.
+    CorruptionError, UnsupportedFormat
     """
     try:
         uploads = _list_uploads(partition.store, partition.keys.data_prefix)

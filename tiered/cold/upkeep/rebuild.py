@@ -4,9 +4,9 @@ The plan is shown before it is published, because the objects do not know everyt
 ``delete_before`` removed may reappear, and so may objects that were uploaded and never published.
 
 If two objects hold the same offsets, the higher epoch wins, then the sealed object, then the higher generation, then the
-object in another storage class. So a rewritten object wins over its sources, and a moved one over its original. The
-exception is a cut, or a merge of one, above the start offset: a restore to an earlier time has undone the deletion, so the
-sources win.
+longer range, then the object in another storage class. So a rewritten object wins over its sources, and a moved one over its
+original. The exception is a cut, or a merge of one, above the start offset: a restore to an earlier time has undone the
+deletion, so the sources win.
 """
 
 from __future__ import annotations
@@ -101,11 +101,11 @@ def choose(
         if source is not None:
             left_out.append((entry.name, f"{source.name} also has the records before it"))
             continue
-        place = bisect_left(chosen, entry.end_offset, key=lambda other: other.base_offset)
-        if place and chosen[place - 1].end_offset > entry.base_offset:
-            left_out.append((entry.name, f"{chosen[place - 1].name} holds its offsets"))
+        index = bisect_left(chosen, entry.end_offset, key=lambda other: other.base_offset)
+        if index and chosen[index - 1].end_offset > entry.base_offset:
+            left_out.append((entry.name, f"{chosen[index - 1].name} holds its offsets"))
         else:
-            chosen.insert(place, entry)
+            chosen.insert(index, entry)
     return chosen, left_out
 
 

@@ -89,7 +89,7 @@ def rewrite_objects(
         ]
     facts = rewritten_facts(entries, segments)
     base = max(start_offset, facts.base_offset)
-    kept = None if base == facts.base_offset and not row_filter else _KeptRows(facts, segments, base)
+    kept_rows = None if base == facts.base_offset and not row_filter else _KeptRows(facts, segments, base)
 
     def rows() -> Iterator[pa.RecordBatch]:
         for entry in entries:
@@ -106,9 +106,9 @@ def rewrite_objects(
     key = keys.data(name)
     with store.upload(key) as upload:
         rewritten = write_object(
-            upload, object_schema(schema), rows() if kept is None else kept.counted(rows()),
-            facts if kept is None else facts.evolve(base_offset=base), name=name, sealed=entries[-1].sealed,
-            row_group_bytes=row_group_bytes, key_filter=key_filter if entries[-1].sealed else None, segments=segments, described=None if kept is None else kept.described,
+            upload, object_schema(schema), rows() if kept_rows is None else kept_rows.counted(rows()),
+            facts if kept_rows is None else facts.evolve(base_offset=base), name=name, sealed=entries[-1].sealed,
+            row_group_bytes=row_group_bytes, key_filter=key_filter if entries[-1].sealed else None, segments=segments, described=None if kept_rows is None else kept_rows.described,
         )  # fmt: skip
     for left, right in aligned(expected(), read_object(store, key, rewritten, schema)):
         if not same_records(left, right):

@@ -59,7 +59,7 @@ class SupersededRecords:
         self._keyless: dict[str, int] = {}
 
     def look_up(self, entry: ObjectEntry) -> bool:
-        """Add the keys that an object has in the dirty part; return False if it ends here, as no more keys fit.
+        """Add the keys that an object has in the dirty part; return False if no more keys fit, so that the part ends here.
 
         Every byte of the object is verified: what its records supersede is removed from other objects.
 

@@ -1,6 +1,6 @@
 """The sweep: it deletes the objects that no manifest names, and is the only code that deletes data objects and pages.
 
-Others delete what they have made themselves (leases, values of erasures, files of the live table, the objects of a probe), and
+Other code deletes what it has made itself (leases, values of erasures, files of the live table, the objects of a probe), and
 old versions of objects that the sweep has deleted (`tiering.erase_traces`).
 
 A run over one partition, by the holder of its claimed epoch (promise P7)::
@@ -391,12 +391,12 @@ def sweep_deleted_topic(
     tombstone = topic_key(name, topic_id)
     # A tombstone never changes, so this is the time of the deletion.
     deleted_seconds = store.stat(tombstone).modified_seconds
-    rest = [
+    orphans = [
         Orphan(info.key, info.size, max(deleted_seconds, info.modified_seconds))
         for info in store.list(topic_prefix(name, topic_id))
         if info.key != tombstone
     ]
-    plan = _divide(rest, rules)
+    plan = _divide(orphans, rules)
     if not dry_run and plan.due:
         store.delete(item.key for item in plan.due)
     return _report(plan, name, None)
