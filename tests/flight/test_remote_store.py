@@ -20,6 +20,7 @@ from tiered.flight.client.connection import Connection
 from tiered.flight.client.remote_scan import RemoteSplit, read_remote_split
 from tiered.flight.wire.messages import ScanCommand, Ticket
 from tiered.flight.wire.options import ConnectOptions
+from tiered.policies.tail_pace import TailPace
 from tiered.reader.read import read_split
 from tiered.reader.rows import Query
 
@@ -255,6 +256,18 @@ def test_status_and_topics(remote: tiered.Store, store: tiered.Store) -> None:
     assert theirs == ours
     remote.delete_topic("b")
     assert store.topics() == ["a"]
+
+
+def test_status_has_every_part_over_flight(
+    remote: tiered.Store, store: tiered.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report = replace(
+        store.status(),
+        tails=TailPace(2, 1.0, 1.5, 0.5, 1, 0.25),
+        waiting=("retention of topic a, partition 0, waits for a consumer",),
+    )
+    monkeypatch.setattr(store, "status", lambda: report)
+    assert remote.status() == report
 
 
 def test_any_flight_client_can_list_read_and_append(remote: tiered.Store, server: Any) -> None:

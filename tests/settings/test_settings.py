@@ -141,6 +141,16 @@ def test_the_environment_may_be_in_small_letters(monkeypatch: pytest.MonkeyPatch
     assert Settings.load().store.sync == "always"
 
 
+def test_the_environment_sets_every_section(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in Settings.model_fields:
+        monkeypatch.setenv(f"TIERED_{name.upper()}__NOTHING", "1")
+        with pytest.raises(ConfigError, match=f"(?i){name}.*nothing"):
+            Settings.load()
+        monkeypatch.delenv(f"TIERED_{name.upper()}__NOTHING")
+    monkeypatch.setenv("TIERED_ERASE__WITHIN", "60d")
+    assert Settings.load().erase.within == timedelta(days=60)
+
+
 def test_arguments_win_over_environment_over_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write(tmp_path, '[store]\nsync = "never"\nblock_bytes = "2MiB"\npath = "/file"\n')
     monkeypatch.setenv("TIERED_STORE__SYNC", "always")

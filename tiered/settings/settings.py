@@ -239,6 +239,7 @@ class _Environment(BaseSettings):
     policies: dict[str, Any] = {}
     daemon: dict[str, Any] = {}
     sweep: dict[str, Any] = {}
+    erase: dict[str, Any] = {}
     flight: dict[str, Any] = {}
 
 

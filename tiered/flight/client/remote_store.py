@@ -19,6 +19,7 @@ from ...format.schema import check_topic_name
 from ...monitor.consumer_lag import ConsumerLag
 from ...monitor.status import PartitionStatus, StoreStatus, TierHoldings
 from ...monitor.table_lag import TableLag
+from ...policies.tail_pace import TailPace
 from ...settings.settings import Settings
 from ...store.interface.snapshot import Snapshot, chosen_topics
 from ...store.interface.store import Store
@@ -56,7 +57,7 @@ class RemoteLifecycle(Lifecycle):
 class RemoteStore(Store):
     """A `Store` behind a server; ``tiered.open("grpc://host:port")`` makes one. Thread-safe; also a context manager.
 
-    What is done where the store lies is not done from here: passes, sweeps, verification and metrics raise `ReadOnly`.
+    Passes, pauses, sweeps, erasures, verification and metrics are of the host of the store; here they raise `ReadOnly`.
     """
 
     def __init__(self, connection: Connection, settings: Settings, host: Host, read_only: bool) -> None:
@@ -67,7 +68,7 @@ class RemoteStore(Store):
             self.store_id = UUID(facts["store_id"])
             self.directory_id: str | None = facts.get("directory_id")
             self.read_only = read_only or bool(facts["read_only"])
-            # What the writer's settings are for appends, so that the same checks are made on this side.
+            # The writer's settings for appends, so that this side makes the same checks.
             theirs = {name: facts[name] for name in ("sync", "max_record_bytes", "block_bytes")}
         except (KeyError, ValueError, TypeError, AttributeError):
             raise ConfigError(f"{self.url} is no tiered server, or one of another release") from None
@@ -87,12 +88,12 @@ class RemoteStore(Store):
         return None
 
     def close(self) -> None:
-        """Send and flush what was appended, and let go of the server; may be called twice.
+        """Send and flush the appended records, and close the connection; may be called twice.
 
         Raises
         ------
         ServerUnavailable, DiskFull, PartitionPoisoned, Fenced, ColdStorageError
-            What stood in the way of records that were appended; everything is closed all the same.
+            Some records could not be sent or flushed. The connection is closed all the same.
         """
         with self._closing:
             if self.lifecycle.ended:
@@ -200,15 +201,17 @@ class RemoteStore(Store):
         for item in values["partitions"]:
             tiers = {name: TierHoldings(**item[name]) for name in ("hot", "warm", "cold")}
             partitions.append(PartitionStatus(**{**item, **tiers, "damaged": tuple(item["damaged"])}))
-        # A server of an earlier release says nothing of deletions and consumers.
-        behind = values.get("consumers", ())
+        # A server of an earlier release says nothing of deletions and consumers, nor of what comes after them.
+        consumers, tails = values.get("consumers", ()), values.get("tails")
         return StoreStatus(
             values["url"],
             values["cold_url"],
             values["disk_free_bytes"],
             tuple(partitions),
             tuple(values.get("deletions", ())),
-            consumers=None if behind is None else tuple(ConsumerLag(**item) for item in behind),
+            tails=None if tails is None else TailPace(**tails),
+            consumers=None if consumers is None else tuple(ConsumerLag(**item) for item in consumers),
+            waiting=tuple(values.get("waiting", ())),
             tables=tuple(TableLag(**item) for item in values.get("tables", ())),
             erasures=tuple(values.get("erasures", ())),
         )
@@ -223,11 +226,11 @@ class RemoteStore(Store):
         for topic in chosen.values():
             topic.appender.drain()
         refs = [topic_ref(topic.meta) for topic in chosen.values()]
-        found = self.connection.action("snapshot", {"topics": refs}, seconds=None)
+        answer = self.connection.action("snapshot", {"topics": refs}, seconds=None)
         # A server of an earlier release names no lineages.
         ends, lineages = (
             {name: dict(enumerate(map(count, values.get(name, ())))) for name in chosen}
-            for values in (found["ends"], found.get("lineages", {}))
+            for values in (answer["ends"], answer.get("lineages", {}))
         )
         return Snapshot(chosen.values(), ends, lineages)
 
