@@ -16,9 +16,8 @@ class Ticker:
 
     def __init__(self, name: str, interval_seconds: float, work: Callable[[], None]) -> None:
         self._work = work
-        self._interval_seconds = min(
-            interval_seconds, threading.TIMEOUT_MAX
-        )  # the longest wait of the system
+        # At most the longest wait of the system.
+        self._interval_seconds = min(interval_seconds, threading.TIMEOUT_MAX)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._last_error = ""

@@ -130,12 +130,12 @@ def erasures(
         _give_up(load_settings(config, path, cold), give_up, yes, as_json)
         return
     with open_for_reading(load_settings(config, path, cold)) as store:
-        found = store.erasures()
+        listed = store.erasures()
         now_us = wall_clock_us()
-    late = [item for item in found if item.entry.is_open and item.entry.deadline_us < now_us]
+    late = [erasure for erasure in listed if erasure.entry.is_open and erasure.entry.deadline_us < now_us]
     if as_json:
-        print_json({"erasures": [item.to_json() for item in found]})
-    elif not found:
+        print_json({"erasures": [erasure.to_json() for erasure in listed]})
+    elif not listed:
         say("nothing was ever erased")
     else:
         print_table(
@@ -151,11 +151,11 @@ def erasures(
                 "deadline",
                 "reason",
             ),
-            [_row(item) for item in found],
+            [_row(erasure) for erasure in listed],
         )
-        for item in found:
-            if item.waits_for and item.entry.is_open:
-                say(f"erasure {item.number} waits: {item.waits_for}")
+        for erasure in listed:
+            if erasure.waits_for and erasure.entry.is_open:
+                say(f"erasure {erasure.number} waits: {erasure.waits_for}")
     if late:
         raise typer.Exit(1)
 
@@ -179,8 +179,8 @@ def _minute(microseconds: int) -> str:
     return f"{to_datetime(microseconds):%Y-%m-%d %H:%M} UTC"
 
 
-def _row(item: Erasure) -> tuple[str, ...]:
-    entry = item.entry
+def _row(erasure: Erasure) -> tuple[str, ...]:
+    entry = erasure.entry
     ended_us = entry.given_up_us if entry.done_us is None else entry.done_us
     state = entry.state if ended_us is None else f"{entry.state} {_minute(ended_us)}"
     return (

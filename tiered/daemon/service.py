@@ -70,7 +70,7 @@ class Daemon:
     notifier
         Reports to the service manager.
     clock
-        Microseconds since the epoch.
+        Returns microseconds since the epoch.
     """
 
     def __init__(

@@ -49,7 +49,7 @@ class FirstUnread:
         self._until = 0.0
 
     def begin(self) -> None:
-        """Begin a measurement: records that are asked for neither here nor in the last one are forgotten."""
+        """Begin a measurement: records that neither this one nor the last one asks for are forgotten."""
         self._before, self._times = self._times, {}
         self._until = time.monotonic() + _READ_SECONDS
 

@@ -71,11 +71,11 @@ def store_status(watched: WatchedStore) -> StoreStatus:
 def _erasures(watched: WatchedStore) -> Iterator[str]:
     ledger = watched.context.erasures
     try:
-        known = () if ledger is None else ledger.read()
+        entries = () if ledger is None else ledger.read()
     except (TieredError, OSError) as error:
         yield f"the ledger of erasures cannot be read: {error}"
         return
-    for item in known:
+    for item in entries:
         if item.is_open:
             until = to_datetime(item.deadline_us)
             wait = ledger.waits_for(item) if ledger is not None else ""

@@ -25,7 +25,7 @@ def pass_schedule(
     daemon
         Gives ``cron`` or else ``interval``, and ``jitter``.
     clock
-        Microseconds since the epoch. A cron line is in UTC, where each hour comes exactly once a day.
+        Returns microseconds since the epoch. A cron line is in UTC, where each hour comes exactly once a day.
     draw
         Returns a number in [0, 1), for jitter.
     """

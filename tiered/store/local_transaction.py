@@ -7,10 +7,10 @@ from collections.abc import Iterable
 from ..engine.open_topics import OpenTopic, OpenTopics
 from ..engine.records import OffsetRange
 from ..engine.topic_shape import TopicShape
-from ..errors import TopicNotFound
 from ..transactions.commits import Commits
 from ..transactions.decision import Decision, Moves
 from ..transactions.transaction_rows import EncodedPart
+from .interface.snapshot import check_handle
 from .interface.topic import Topic
 from .interface.transaction import Transaction
 
@@ -28,13 +28,8 @@ class LocalTransaction(Transaction):
         return isinstance(topic, OpenTopic) and topic.context is self._topics.context
 
     def _current(self, topic: str | Topic) -> OpenTopic:
-        if isinstance(topic, str):
-            return self._topics.topic(topic)
-        current = self._topics.topic(topic.name)
-        if topic.opened.meta.topic_id != current.meta.topic_id:
-            raise TopicNotFound(
-                f"topic {topic.name!r} was deleted since it was opened, and is another now: open it again"
-            )
+        current = self._topics.topic(topic if isinstance(topic, str) else topic.name)
+        check_handle(topic, current.meta)
         return current
 
     def _commit(

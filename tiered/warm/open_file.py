@@ -1,4 +1,4 @@
-"""Opens files of a store: none of them becomes a standard stream, and only regular files are read."""
+"""The opening of a store's files: none becomes a standard stream, and only regular files are read."""
 
 from __future__ import annotations
 

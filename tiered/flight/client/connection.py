@@ -159,18 +159,18 @@ class Connection:
 
     def rows(self, ticket: bytes) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a split; after a lost connection, go on behind the rows that came."""
-        left = Ticket.decode(ticket)
+        remaining = Ticket.decode(ticket)
         while True:
-            begun = left
+            begun = remaining
             try:
-                for batch in self._rows(left.encode()):
-                    left = left.behind(batch)
+                for batch in self._rows(remaining.encode()):
+                    remaining = remaining.behind(batch)
                     yield batch
                 return
             except ServerUnavailable:
-                if left is begun:
+                if remaining is begun:
                     raise
-                if left.start_offset == left.end_offset:
+                if remaining.start_offset == remaining.end_offset:
                     return
 
     def _rows(self, ticket: bytes) -> Iterator[pa.RecordBatch]:

@@ -18,14 +18,14 @@ _POLL_SECONDS = 0.1
 
 
 def followed(
-    topic: TopicState, partition: int, offset: int | None, left: int | None, lineage: int
+    topic: TopicState, partition: int, offset: int | None, remaining: int | None, lineage: int
 ) -> Iterator[Record]:
-    """Yield the durable records, and then each that becomes durable, `left` in all, while the log is of a lineage."""
-    if left == 0:
+    """Yield the durable records, and then each that becomes durable, `remaining` in all, while the log is of `lineage`."""
+    if remaining == 0:
         return
     log = wait(topic, partition, 0, seconds=0.0, lineage=lineage)
     at = check_there(topic, OffsetRange(partition, log["start"], log["end"]), offset)
-    while left is None or left > 0:
+    while remaining is None or remaining > 0:
         topic.lifecycle.check()
         log = wait(topic, partition, at, lineage=lineage)
         # A server of an earlier release compares no lineages, and may have a log that was restored to an earlier time.
@@ -36,9 +36,9 @@ def followed(
             continue
         columns = ("offset", "timestamp", *topic.schema.names)
         ticket = Ticket(topic.name, topic.meta.topic_id, partition, at, log["end"], columns, lineage=lineage)
-        for batch in coalesce(limit_rows(topic.connection.rows(ticket.encode()), left)):
+        for batch in coalesce(limit_rows(topic.connection.rows(ticket.encode()), remaining)):
             yield from records_in(batch, topic, partition)
-            left = None if left is None else left - batch.num_rows
+            remaining = None if remaining is None else remaining - batch.num_rows
         at = log["end"]
 
 

@@ -174,10 +174,10 @@ class PendingBatch:
             raise copy_error(self._error)
         return self._ranges
 
-    def ranges_at(self, places: Sequence[int]) -> Sequence[OffsetRange]:
+    def ranges_at(self, rows: Sequence[int]) -> Sequence[OffsetRange]:
         """Wait for the result, and return the ranges of some records, or of all if the offsets of single ones are unknown."""
         ranges = self.ranges()
-        offsets = [] if len(places) == self.count else [self.offset_of(place) for place in places]
+        offsets = [] if len(rows) == self.count else [self.offset_of(row) for row in rows]
         if not offsets or UNKNOWN_OFFSET in offsets:
             return ranges
         return merge_ranges([OffsetRange(ranges[0].partition, offset, offset + 1) for offset in offsets])

@@ -43,14 +43,14 @@ def append_conditional(
     state: TopicState, record: PreparedRecord, expected_offset: int, sync: bool | None
 ) -> Appended:
     """Append a record if its partition ends at `expected_offset`; wait for the answer."""
-    place, expected = check_condition(state, record, expected_offset)
+    partition, expected = check_condition(state, record, expected_offset)
     rows = state.new_buffer()
     rows.add(record.values, record.size if state.typed else record.size + RECORD_OVERHEAD_BYTES)
     rows.timestamps_us.append(record.timestamp_us)
-    batch = PendingBatch.of_rows(place, sync, rows)
+    batch = PendingBatch.of_rows(partition, sync, rows)
     batch.expected_offset = expected
     state.appender.add_batch(batch)
-    return Appended(place, batch.offset_of(0))
+    return Appended(partition, batch.offset_of(0))
 
 
 def append_record(
@@ -148,13 +148,13 @@ def _append_columns(
         if some_keyless:
             state.sticky = (state.sticky + 1) % state.partitions
     batches = []
-    for place, rows in parts:
+    for chosen, rows in parts:
         for piece in split_batch(rows, BATCH_BYTES_MAX, bytes_bound):
-            if place is None:
+            if chosen is None:
                 target = state.sticky
                 state.sticky = (target + 1) % state.partitions
             else:
-                target = place
+                target = chosen
             batches.append(PendingBatch.of_arrow(target, sync, piece))
             state.appender.add_batch(batches[-1])
     _wait_for((batch.ranges for batch in batches), ranges)

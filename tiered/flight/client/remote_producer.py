@@ -93,10 +93,10 @@ class RemoteProducer(Producer):
                         ranges += self._appended(PendingBatch.of_arrow(partition, sync, piece), number)
                         number += piece.num_rows
             except (SchemaMismatch, RecordTooLarge):
-                # The caller's next data are others, and must not count as a repeat of the rows that were sent.
+                # The caller continues with other data, which must not count as a repeat of the rows that were sent.
                 self.sequence.advance(begin, number)
                 raise
-            # Only now: after any other error the same call again has the same numbers.
+            # Only at the end: after any other error the same call must get the same numbers.
             self.sequence.advance(begin, number)
         return merge_ranges(ranges)
 

@@ -48,9 +48,6 @@ from .remote_producer import RemoteProducer
 from .remote_scan import RemoteScan, Restriction
 from .topic_state import TopicState
 
-_CHUNK_ROWS = 1 << 16
-# With more rows, an Arrow batch is faster: packed rows are packed and unpacked by Python.
-_PACKED_ROWS_MAX = 256
 # The longest wait for records in one call; a closed consumer notices after it.
 _LISTEN_SECONDS = 1.0
 
@@ -109,14 +106,14 @@ class RemoteTopic(Topic):
                 size += len(key)
             if size > opened.record_bytes_max:
                 check_record_size(size - RECORD_OVERHEAD_BYTES, opened.record_bytes_max)
-            place = partition
-            if place is None:
-                place = partition_of(key, opened.partitions) if key else opened.sticky
-            elif place.__class__ is not int or not 0 <= place < opened.partitions:
-                place = opened.check_partition(place)
-            batch, row = self.appender.add(place, (key, value, None), opened.clock(), size, sync)
+            chosen = partition
+            if chosen is None:
+                chosen = partition_of(key, opened.partitions) if key else opened.sticky
+            elif chosen.__class__ is not int or not 0 <= chosen < opened.partitions:
+                chosen = opened.check_partition(chosen)
+            batch, row = self.appender.add(chosen, (key, value, None), opened.clock(), size, sync)
             if size > opened.block_bytes and partition is None and not key:
-                opened.sticky = (place + 1) % opened.partitions
+                opened.sticky = (chosen + 1) % opened.partitions
         if sync if sync is not None else opened.waits:
             assert batch.partition is not None
             return Appended(batch.partition, batch.offset_of(row))
@@ -190,7 +187,7 @@ class RemoteTopic(Topic):
         limit: int | None,
         filter: object,  # noqa: A002
     ) -> RemoteScan:
-        """Find the latest rows here, and leave out the others as they come: they are no condition that a server knows."""
+        """Find the latest rows here, and drop the others as they arrive: no condition that a server knows describes them."""
         meta, limit = self.opened.meta, plain_limit(limit)
         keys = self._plan(
             partitions, start_offset, end_offset, key=conditions[2], columns=[key_column_of(meta), "offset"]
@@ -204,12 +201,12 @@ class RemoteTopic(Topic):
             low, high = bound(first, partition), bound(last, partition)
             starts[partition] = start if low is None else low
             ends[partition] = end if high is None else min(high, end)
-        wanted = query_of(meta, None, None, None, columns).columns
+        names = query_of(meta, None, None, None, columns).columns
         used = [name for name in columns_of(only) if name != "partition"]
-        fetched = None if wanted is None else list(dict.fromkeys((*wanted, *used)))
+        fetched = None if names is None else list(dict.fromkeys((*names, *used)))
         return self._plan(
             list(keys.offsets), starts, ends, *conditions, columns=fetched, filter=filter,
-            restriction=Restriction(only, wanted, limit),
+            restriction=Restriction(only, names, limit),
         )  # fmt: skip
 
     def scan_cut(self, split_bytes: int, **arguments: Any) -> RemoteScan:
@@ -306,11 +303,11 @@ class RemoteTopic(Topic):
     def durable_batches(
         self, partition: int, offset: int, count: int, lineage: int | None = None
     ) -> Generator[pa.RecordBatch, None, int]:
-        found = wait_for_records(self.opened, partition, offset, seconds=0.0, lineage=lineage)
-        check_there(self.opened, OffsetRange(partition, found["start"], found["end"]), offset)
-        if found["end"] > offset:
+        log = wait_for_records(self.opened, partition, offset, seconds=0.0, lineage=lineage)
+        check_there(self.opened, OffsetRange(partition, log["start"], log["end"]), offset)
+        if log["end"] > offset:
             columns = tuple(row_schema(self.schema, None).names)
-            end = min(int(found["end"]), offset + count)
+            end = min(int(log["end"]), offset + count)
             ticket = Ticket(
                 self.name, self.opened.meta.topic_id, partition, offset, end, columns, lineage=lineage
             )
@@ -333,12 +330,12 @@ class RemoteTopic(Topic):
     def offsets(self) -> dict[int, OffsetRange]:
         self.lifecycle.check()
         self.appender.drain()
-        found = self.connection.action("offsets", topic_ref(self.opened.meta), seconds=None)
-        self.opened.grow(found)
+        answer = self.connection.action("offsets", topic_ref(self.opened.meta), seconds=None)
+        self.opened.grow(answer)
         # A server of an earlier release does not name them.
-        said = found.get("lineages", {})
-        self._seen_lineages = {int(key): int(epoch) for key, epoch in said.items()} or None
-        return {int(key): OffsetRange(int(key), *ends) for key, ends in found["offsets"].items()}
+        epochs = answer.get("lineages", {})
+        self._seen_lineages = {int(key): int(epoch) for key, epoch in epochs.items()} or None
+        return {int(key): OffsetRange(int(key), *ends) for key, ends in answer["offsets"].items()}
 
     def lineages(self) -> dict[int, int] | None:
         return self._seen_lineages
@@ -398,11 +395,11 @@ class RemoteTopic(Topic):
 
     def _change(self, action: str, values: dict[str, Any]) -> None:
         self.appender.drain()
-        found = self.connection.action(
+        answer = self.connection.action(
             action, {**topic_ref(self.opened.meta), **values}, seconds=None, retry=False
         )
         with self.opened.lock:
-            self.opened.set_meta(TopicMeta.from_json(found["topic"], where="the server's answer"))
+            self.opened.set_meta(TopicMeta.from_json(answer["topic"], where="the server's answer"))
 
     def finish(self) -> None:
         """Flush if anything may not be durable, and raise the errors that no call has raised."""

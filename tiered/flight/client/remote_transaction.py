@@ -9,7 +9,8 @@ from typing import Any
 from ...engine.lifecycle import Lifecycle
 from ...engine.records import OffsetRange
 from ...engine.topic_shape import TopicShape
-from ...errors import ServerUnavailable, TopicNotFound
+from ...errors import ServerUnavailable
+from ...store.interface.snapshot import check_handle
 from ...store.interface.topic import Topic
 from ...store.interface.transaction import Transaction
 from ...transactions.decision import Moves
@@ -60,10 +61,7 @@ class RemoteTransaction(Transaction):
         current = self._topics.get(name)
         if current is None:
             current = self._topics[name] = self._lookup(name)
-        if not isinstance(topic, str) and topic.opened.meta.topic_id != current.meta.topic_id:
-            raise TopicNotFound(
-                f"topic {name!r} was deleted since it was opened, and is another now: open it again"
-            )
+        check_handle(topic, current.meta)
         return current
 
     def _commit(

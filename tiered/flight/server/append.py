@@ -197,11 +197,11 @@ def _append_batch(
         producer = _producer(topic, info, sessions)
         return producer.append_batch(batch, sequence=sequence, partition=info.partition, sync=info.sync)
     assert info.partition is not None
-    found = append_idempotent(
+    appended = append_idempotent(
         topic.opened, batch, info.partition, info.producer, info.epoch, sequence,
         sync=info.sync, expected_offset=info.expected_offset,
     )  # fmt: skip
-    return [found]
+    return [appended]
 
 
 def _append_rows(
@@ -217,11 +217,11 @@ def _append_rows(
     assert sequence is not None
     if not info.session:
         assert info.partition is not None
-        found = append_rows(
+        offsets = append_rows(
             topic.opened, rows, info.partition, info.producer, info.epoch, sequence,
             sync=info.sync, expected_offset=info.expected_offset,
         )  # fmt: skip
-        return [found]
+        return [offsets]
     producer = _producer(topic, info, sessions)
     records = prepare_rows(topic.opened, rows, info.partition)
     last = len(records) - 1
@@ -236,8 +236,8 @@ def _producer(topic: LocalTopic, info: BatchInfo, sessions: dict[Session, LocalP
     assert info.producer is not None
     assert info.epoch is not None
     session = Session(info.producer, info.epoch, info.partitions or topic.partitions)
-    found = sessions.get(session)
-    if found is None:
+    producer = sessions.get(session)
+    if producer is None:
         sessions.clear()  # a client uses one at a time, and a stream must not collect them
-        found = sessions[session] = resume_producer(topic.opened, *session)
-    return found
+        producer = sessions[session] = resume_producer(topic.opened, *session)
+    return producer

@@ -63,7 +63,7 @@ def plan_flight(store: LocalStore, descriptor: fl.FlightDescriptor) -> fl.Flight
     """Plan the scan that a descriptor asks for."""
     command = command_of(descriptor)
     topic = resolve_topic(store, command.topic, command.topic_id)
-    known = topic.lineages_of(range(topic.partitions))  # before the scan: a restore in between is noticed
+    lineages = topic.lineages_of(range(topic.partitions))  # before the scan: a restore in between is noticed
     scan = scan_of(topic, command)
     splits = [piece for split in scan.splits() for piece in cut(split, command.split_bytes)]
     dense = SPARSE_FEATURES.isdisjoint(store.context.catalog.features())
@@ -76,7 +76,7 @@ def plan_flight(store: LocalStore, descriptor: fl.FlightDescriptor) -> fl.Flight
                 partition=item.partition,
                 start_offset=item.start_offset,
                 end_offset=item.end_offset,
-                lineage=known.get(item.partition),
+                lineage=lineages.get(item.partition),
             ).encode(),
             [],  # no location: the server that planned
             app_metadata=SplitInfo.of(item).encode(),
@@ -115,17 +115,17 @@ def ticket_of(topic: LocalTopic, scan: Scan, command: ScanCommand) -> Ticket:
 
 def plan_info(store: LocalStore, topic: LocalTopic, scan: Scan) -> PlanInfo:
     """Return the facts that all splits share."""
-    places = store.context.tiers.locations
-    options = places.cold_options
+    locations = store.context.tiers.locations
+    options = locations.cold_options
     return PlanInfo(
         topic.opened.meta,
         scan.offsets,
         tuple(scan.schema.names),
-        places.cold_url,
+        locations.cold_url,
         options.endpoint_url,
         options.region,
-        None if places.root is None else str(places.root),
-        None if places.root is None else directory_id(places.root),
+        None if locations.root is None else str(locations.root),
+        None if locations.root is None else directory_id(locations.root),
     )
 
 

@@ -42,7 +42,7 @@ log = logging.getLogger("tiered.flight")
 
 # How long a server that closes waits for the appends in progress.
 _GRACE_SECONDS = 5.0
-_LOOK_SECONDS = 0.05
+_POLL_SECONDS = 0.05
 
 
 class Service(fl.FlightServerBase):  # type: ignore[misc]
@@ -139,10 +139,10 @@ class Service(fl.FlightServerBase):  # type: ignore[misc]
 
     def do_get(self, context: fl.ServerCallContext, ticket: fl.Ticket) -> fl.FlightDataStream:
         with self._call():
-            wanted = Ticket.decode(ticket.ticket)
-            topic = topic_of(self.store, wanted)
-            schema = ticket_schema(topic, wanted)
-            rows = ticket_rows(self.store, topic, wanted, self.check)
+            requested = Ticket.decode(ticket.ticket)
+            topic = topic_of(self.store, requested)
+            schema = ticket_schema(topic, requested)
+            rows = ticket_rows(self.store, topic, requested, self.check)
             return fl.GeneratorStream(schema, self._sent(context, rows))
 
     def _sent(
@@ -295,7 +295,7 @@ class FlightServer:
         down = self._down
         until = time.monotonic() + _GRACE_SECONDS
         while down.is_alive() and time.monotonic() < until:
-            down.join(_LOOK_SECONDS)
+            down.join(_POLL_SECONDS)
             if down.is_alive() and not self._service.busy:
                 cut_connections(self._port)
         if down.is_alive():

@@ -61,10 +61,10 @@ def _commit(store: LocalStore, values: Values) -> dict[str, Any]:
         raise
     except TieredError:
         # A commit that is sent again may have taken effect before a topic was deleted, or the log of its consumer taken back.
-        known = None if again_since is None else store.commits.outcome(session, again_since)
-        if known is None:
+        outcome = None if again_since is None else store.commits.outcome(session, again_since)
+        if outcome is None:
             raise
-        ranges = known
+        ranges = outcome
     return {"ranges": [[topic, *found] for topic, found in ranges]}
 
 

@@ -82,12 +82,12 @@ class TextColumn:
 
 
 class NumberColumn:
-    """NumberColumn of a range, or what they stand for.
+    """Numbers of a range, or values that have such numbers.
 
     Parameters
     ----------
     form
-        Of one of them, as `struct` has it.
+        The format of one number, as `struct` has it.
     to_number, from_number
         Return the number of a value, and invert that. None: they are the same.
     """
@@ -159,7 +159,7 @@ class HeaderPairs:
 
 Column = TextColumn | NumberColumn | HeaderPairs
 RECORD_COLUMNS = (BINARY, BINARY, HeaderPairs())
-"""Those of a record topic: key, value and headers."""
+"""The columns of a record topic: key, value and headers."""
 
 
 def column_of(kind: pa.DataType) -> Column | None:

@@ -45,7 +45,7 @@ from .values import MESSAGE_BYTES_MAX
 
 VERSION = 1
 PACKED_BYTES_MAX = 64 << 10
-"""Of rows with what Arrow takes beside their values. More of them cost less as an Arrow batch."""
+"""Limit of packed rows, by the bytes that they would take in Arrow. Larger ones cost less as an Arrow batch."""
 
 _HEAD = struct.Struct("<BHIq")
 _ACK = struct.Struct("<BII")

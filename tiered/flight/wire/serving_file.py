@@ -159,11 +159,11 @@ def read_notice(root: Path) -> ServingFile | None:
     try:
         if not all(isinstance(text, str | None) for text in texts):
             raise TypeError("an id is no text")
-        place, instance, secret = texts
+        directory, instance, secret = texts
         return ServingFile(
             str(values["location"]),
             UUID(values["store_id"]),
-            place,
+            directory,
             instance,
             bool(values.get("asks_token", False)),
             secret,

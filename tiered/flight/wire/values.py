@@ -22,7 +22,7 @@ ACTION_DATA_MAX = 96 << 20
 _T = TypeVar("_T")
 _to_json = json.JSONEncoder(separators=(",", ":"), default=str).encode
 MALFORMED = (LookupError, ValueError, TypeError, AttributeError, RecursionError)
-"""What code that reads JSON values raises where one is of another kind, or missing."""
+"""The errors of code that reads JSON values, if one is missing or of another kind."""
 
 
 def encode_json(values: Mapping[str, Any]) -> bytes:

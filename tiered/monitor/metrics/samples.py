@@ -104,10 +104,10 @@ def _consumers(watched: WatchedStore, partitions: list[PartitionFigures], now_us
 def _erasures(watched: WatchedStore, now_us: int) -> Iterator[Sample]:
     ledger = watched.context.erasures
     try:
-        known = () if ledger is None else ledger.read()
+        entries = () if ledger is None else ledger.read()
     except (TieredError, OSError):
         return
-    deadlines = [item.deadline_us for item in known if item.is_open]
+    deadlines = [item.deadline_us for item in entries if item.is_open]
     yield Sample("tiered_erasures_open", len(deadlines))
     seconds = (min(deadlines) - now_us) / 1e6 if deadlines else float("inf")
     yield Sample("tiered_erasure_deadline_seconds", seconds)

@@ -398,9 +398,8 @@ def _in_use(spark: SparkSession, frames: Sequence[DataFrame]) -> Callable[[], bo
     """
     context, jvm = getattr(spark, "_sc", None), getattr(spark, "_jvm", None)
     if context is None or jvm is None:
-        return lambda: (
-            True
-        )  # Spark Connect, whose client may lack Py4J: the lease lasts as long as this process
+        # Spark Connect, whose client may lack Py4J: the lease lasts as long as this process.
+        return lambda: True
     from py4j.protocol import Py4JError
 
     new = jvm.java.lang.ref.WeakReference

@@ -1,4 +1,4 @@
-"""Divides a snapshot between Spark's own Parquet reader and our source. Needs no PySpark."""
+"""The division of a snapshot between Spark's own Parquet reader and our source. Needs no PySpark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From options to tasks: pin a scan of the topic, and divide it into tasks of similar size."""
+"""The planning of a read: a pinned scan of the topic, divided into tasks of similar size."""
 
 from __future__ import annotations
 

@@ -161,18 +161,18 @@ def read_remote(
     reachable = split.tier is not Tier.COLD or remote.shared_bucket or same_directory
     direct = split.direct(tiers.locations.root) if reachable else None
     if direct is None or (remote.cold_url or "").startswith("memory:"):
-        rest, has_rows = Ticket.decode(split.ticket), False
+        remaining, has_rows = Ticket.decode(split.ticket), False
         try:
             for batch in _connection(remote).rows(split.ticket):
-                rest, has_rows = rest.behind(batch), True
+                remaining, has_rows = remaining.behind(batch), True
                 yield batch
             return
         except ServerUnavailable as error:
             # Without the column of offsets, nobody knows which rows came already: they would come twice.
-            if not same_directory or (has_rows and rest.start_offset == split.start_offset):
+            if not same_directory or (has_rows and remaining.start_offset == split.start_offset):
                 raise
             _log.warning("the server is gone; reading its rows from %s: %s", tiers.locations.root, error)
-        yield from _read_directory(tiers, meta, split.clip(rest.start_offset, split.end_offset), query)
+        yield from _read_directory(tiers, meta, split.clip(remaining.start_offset, split.end_offset), query)
     else:
         yield from read_split(tiers, meta, direct, query)
 

@@ -121,7 +121,7 @@ def choose_record_columns(names: Sequence[str]) -> SinkColumns:
     ------
     SchemaMismatch
     """
-    known = (*RECORD_SCHEMA.names, *_RECORD_COLUMNS, "topic")
+    accepted = (*RECORD_SCHEMA.names, *_RECORD_COLUMNS, "topic")
     by_lower_case = {name: index for index, name in enumerate(map(str.lower, names))}
     if len(by_lower_case) < len(names):
         raise SchemaMismatch("a column name appears twice in the frame: drop or rename one")
@@ -132,11 +132,11 @@ def choose_record_columns(names: Sequence[str]) -> SinkColumns:
                 'topic: .option("topic", "orders")'
             )
     for name in by_lower_case:
-        if name not in known and name not in _IGNORED_COLUMNS:
+        if name not in accepted and name not in _IGNORED_COLUMNS:
             raise SchemaMismatch(
-                f"column {name!r} is none of a record; without the option topic the columns are {', '.join(known)}"
+                f"column {name!r} is none of a record; without the option topic the columns are {', '.join(accepted)}"
             )
-    chosen = [(index, name) for name, index in by_lower_case.items() if name in known]
+    chosen = [(index, name) for name, index in by_lower_case.items() if name in accepted]
     return SinkColumns(tuple(index for index, _ in chosen), tuple(name for _, name in chosen))
 
 

@@ -125,10 +125,10 @@ class Consumer:
         with self._lock:
             while True:
                 batches = self._turns.take(max_records)
-                left = None if deadline is None else deadline - time.monotonic()
-                if batches or (left is not None and left <= 0):
+                seconds_left = None if deadline is None else deadline - time.monotonic()
+                if batches or (seconds_left is not None and seconds_left <= 0):
                     return batches
-                self._wait(left)
+                self._wait(seconds_left)
 
     def __iter__(self) -> Iterator[Record]:
         """Yield records without end; each counts as returned when it is yielded.

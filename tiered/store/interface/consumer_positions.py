@@ -1,4 +1,4 @@
-"""The positions of a consumer in this process: a log that was restored below one is told apart by its lineage."""
+"""The positions of a consumer in this process, and the lineages that show whether a restore took a log back below one."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ class ConsumerPositions:
             reason: str | None = "the topic was deleted and created again"
         else:
             reason = self._cut(stored.offset, stored.lineage, self.lineages[log.partition], log)
-        # Without a session the log is as far as it was published, or durable: the rest comes later.
+        # Without a session this process may know less of the log than its writer: what is beyond the end comes later.
         if reason is None and owned and stored.offset > log.end:
             reason = "the log ends before it"
         return stored.offset if reason is None else self._rewound(log, stored.offset, reason)

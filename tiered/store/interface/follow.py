@@ -43,15 +43,19 @@ Follow = Callable[[int | None, int | None, int], Iterator[Record]]
 
 
 def follow_partition(
-    topic: ConsumedTopic, partition: int, offset: int | None, left: int | None, follow: Follow
+    topic: ConsumedTopic, partition: int, offset: int | None, remaining: int | None, follow: Follow
 ) -> Iterator[Record]:
     """Yield the records of a partition from `offset` on, and those that become durable; see `Topic.read`."""
     (lineage,) = topic.lineages_of([partition]).values()
     returned = False
     while True:
         try:
-            for record in follow(offset, left, lineage):
-                offset, left, returned = record.offset + 1, None if left is None else left - 1, True
+            for record in follow(offset, remaining, lineage):
+                offset, remaining, returned = (
+                    record.offset + 1,
+                    None if remaining is None else remaining - 1,
+                    True,
+                )
                 yield record
             return
         except OffsetOutOfRange as error:
@@ -68,12 +72,12 @@ def follow_partition(
 def follow_partitions(topic: ConsumedTopic, limit: int | None) -> Iterator[Record]:
     """Yield the records of all partitions from their start offsets on, and those that become durable; see `Topic.read`."""
     reader, failures = Consumer(topic, _NoPositions(), "read", None, "earliest", "error"), 0
-    left = sys.maxsize if limit is None else limit
-    while left > 0:
+    remaining = sys.maxsize if limit is None else limit
+    while remaining > 0:
         try:
-            for record in islice(reader, left):
+            for record in islice(reader, remaining):
                 failures = 0
-                left -= 1
+                remaining -= 1
                 yield record
         except PositionLost as lost:
             if lost.offset >= lost.start:

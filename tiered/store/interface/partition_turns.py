@@ -1,4 +1,4 @@
-"""`PartitionTurns`: the rows of a consumer's partitions, which take turns, read ahead of what it returns."""
+"""`PartitionTurns`: the rows of a consumer's partitions, read in turns and ahead of the consumer."""
 
 from __future__ import annotations
 
@@ -45,10 +45,11 @@ class PartitionTurns:
         self._ahead: dict[int, int] = {}
         self._failed: TieredError | None = None
 
-    def take(self, left: int) -> list[pa.RecordBatch]:
-        """Return at most `left` rows, and move the positions behind them; an error before moves nothing.
+    def take(self, rows_left: int) -> list[pa.RecordBatch]:
+        """Return at most `rows_left` rows, and move the positions behind them.
 
-        An error after the first batch waits for the next call: the batches are returned first.
+        An error before the first batch is raised, and moves nothing. A later one waits for the next call: the batches are
+        returned first.
         """
         failed, self._failed = self._failed, None
         if failed is not None:
@@ -56,13 +57,13 @@ class PartitionTurns:
         batches: list[pa.RecordBatch] = []
         ends: dict[int, int] = {}
         try:
-            while left > 0 and (rows := self.next_rows(ends)) is not None:
-                batch = rows.batch.slice(0, min(left, rows.batch.num_rows))
+            while rows_left > 0 and (rows := self.next_rows(ends)) is not None:
+                batch = rows.batch.slice(0, min(rows_left, rows.batch.num_rows))
                 end = ends[rows.partition] = batch.column("offset")[-1].as_py() + 1
                 if batch.num_rows < rows.batch.num_rows:
-                    self._rest.appendleft(TurnRows(rows.partition, end, rows.batch.slice(left)))
+                    self._rest.appendleft(TurnRows(rows.partition, end, rows.batch.slice(rows_left)))
                 batches.append(batch)
-                left -= batch.num_rows
+                rows_left -= batch.num_rows
         except TieredError as error:
             self.drop()
             if not batches:

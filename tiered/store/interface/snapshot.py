@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from ...base.iterables import can_iterate
 from ...errors import ConfigError, TopicNotFound
 from ...format.timestamps import plain_int
+from ...format.topic_meta import TopicMeta
 from ...reader.scan import Scan
 from .consumer_positions import lost_at
 from .topic import Topic
@@ -55,19 +56,19 @@ class Snapshot:
         name = topic.name if isinstance(topic, Topic) else topic
         if name not in self._topics:
             raise ConfigError(f"the snapshot has the topics {', '.join(self._topics)}, and not {name!r}")
-        _check_handle(topic, self._topics[name])
+        check_handle(topic, self._topics[name].meta)
         if "end_offset" in arguments:
             raise ConfigError("the snapshot is the end of its scans: leave end_offset out")
-        known = self.ends[name]
+        ends = self.ends[name]
         partitions = plain_int(arguments.pop("partitions", None))
         if partitions is None:
-            partitions = list(known)  # not those that were added since
+            partitions = list(ends)  # not those that were added since
         elif isinstance(partitions, Iterable):
             partitions = list(map(plain_int, partitions))
         for partition in partitions if isinstance(partitions, list) else [partitions]:
-            if type(partition) is int and partition not in known:
+            if type(partition) is int and partition not in ends:
                 raise ConfigError(
-                    f"the snapshot has partitions 0 to {len(known) - 1} of topic {name!r}, and not {partition}"
+                    f"the snapshot has partitions 0 to {len(ends) - 1} of topic {name!r}, and not {partition}"
                 )
         scan = self._topics[name].scan(partitions, end_offset=self.ends[name], **arguments)
         self._check_same_log(self._topics[name], scan.offsets)
@@ -79,10 +80,10 @@ class Snapshot:
             # A restore that is under way has taken a head back, and its lineage shows only once the store claims it.
             if end < self.ends[topic.name][partition]:
                 raise lost_at(topic.name, partition, self.ends[topic.name][partition], *log[partition])
-        known = {key: self.lineages.get(topic.name, {}).get(key) for key in log}
-        now = topic.lineages_of(key for key, lineage in known.items() if lineage is not None)
+        epochs = {key: self.lineages.get(topic.name, {}).get(key) for key in log}
+        now = topic.lineages_of(key for key, lineage in epochs.items() if lineage is not None)
         for partition, lineage in now.items():
-            before, end = known[partition], self.ends[topic.name][partition]
+            before, end = epochs[partition], self.ends[topic.name][partition]
             if before is not None and before != lineage and end > topic.common_end(partition, before):
                 raise lost_at(topic.name, partition, end, *log[partition])
 
@@ -105,13 +106,13 @@ def chosen_topics(topics: Iterable[str | Topic], by_name: Callable[[str], _T]) -
     chosen = []
     for item in topics:
         chosen.append(by_name(item.name if isinstance(item, Topic) else item))
-        _check_handle(item, chosen[-1])
+        check_handle(item, chosen[-1].meta)
     return chosen
 
 
-def _check_handle(given: str | Topic, found: Topic) -> None:
-    """Raise `TopicNotFound` if `given` is another topic than `found`, which has its name."""
-    if isinstance(given, Topic) and given.meta.topic_id != found.meta.topic_id:
+def check_handle(handle: str | Topic, current: TopicMeta) -> None:
+    """Raise `TopicNotFound` if `handle` is of another topic than `current`, which has its name now."""
+    if isinstance(handle, Topic) and handle.meta.topic_id != current.topic_id:
         raise TopicNotFound(
-            f"topic {found.name!r} was deleted since it was opened, and is another now: open it again"
+            f"topic {current.name!r} was deleted since it was opened, and is another now: open it again"
         )

@@ -439,7 +439,7 @@ class Topic(ABC):
 
     @abstractmethod
     def wait_durable(self, ends: Mapping[int, int], seconds: float | None, wake: threading.Event) -> None:
-        """Wait until a partition may have durable records from its offset on, or `wake` is set; a while at most."""
+        """Wait until a partition may have durable records from its offset on, or `wake` is set; at most 2 s."""
 
     @abstractmethod
     def lineages_of(self, partitions: Iterable[int]) -> dict[int, int]:
