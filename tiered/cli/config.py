@@ -110,17 +110,17 @@ def config(
     _print_settings(values, topic, pattern, as_json)
 
 
-def _in_effect(item: Setting, settings: Settings, binding: BucketBinding) -> Setting:
+def _in_effect(setting: Setting, settings: Settings, binding: BucketBinding) -> Setting:
     """Return a setting with its value in effect: without a value, a command's default, or the store's binding."""
-    if item.value is None and item.key in _COMMANDS:
-        return Setting(item.key, *_COMMANDS[item.key])
-    name = item.key.removeprefix("cold.")
-    if item.value is not None or name not in ("url", "endpoint_url", "region"):
-        return item
+    if setting.value is None and setting.key in _COMMANDS:
+        return Setting(setting.key, *_COMMANDS[setting.key])
+    name = setting.key.removeprefix("cold.")
+    if setting.value is not None or name not in ("url", "endpoint_url", "region"):
+        return setting
     value = getattr(binding, name)
     if value is None:
-        return item
-    return Setting(item.key, value, f"remembered in {Path(settings.store.path) / COLD_FILE}")
+        return setting
+    return Setting(setting.key, value, f"remembered in {Path(settings.store.path) / COLD_FILE}")
 
 
 def _other_bucket(settings: Settings, binding: BucketBinding) -> Iterator[str]:
@@ -244,12 +244,12 @@ def _unknown_consumers(settings: Settings) -> Iterator[str]:
         return
     try:
         with open_for_reading(settings) as store:
-            known = {position.consumer for position in store.consumers() if position.offset is not None}
+            consumers = {position.consumer for position in store.consumers() if position.offset is not None}
     except TieredError as error:
         yield f"the consumers of retention.unless_behind cannot be checked: {error}"
         return
     for (table, name), limit in names.items():
-        if name not in known:
+        if name not in consumers:
             assert limit is not None
             yield (
                 f"{table}.retention.unless_behind: no consumer {name} has a position, so that all records stay until "

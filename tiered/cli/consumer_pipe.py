@@ -60,11 +60,11 @@ class ConsumerPipe:
         self._due = time.monotonic() + _COMMIT_SECONDS
 
     def _refuse_stored_position(self) -> None:
-        for item in self._store.consumers():
+        for position in self._store.consumers():
             if (
-                (item.consumer, item.topic) == (self._group, self._topic)
-                and item.offset is not None
-                and self._partition in (None, item.partition)
+                (position.consumer, position.topic) == (self._group, self._topic)
+                and position.offset is not None
+                and self._partition in (None, position.partition)
             ):
                 raise ConfigError(
                     f"consumer {self._group!r} has a position in topic {self._topic!r}, and goes on there: leave out --from "
@@ -92,16 +92,19 @@ class ConsumerPipe:
                     self._commit(sync=True)
                     self._consumer.close()
 
-    def _batches(self, left: int | None, follow: bool, signals: DeferredSignals) -> Iterator[pa.RecordBatch]:
+    def _batches(
+        self, remaining: int | None, follow: bool, signals: DeferredSignals
+    ) -> Iterator[pa.RecordBatch]:
         ends = {key: self._printed[key] + lag for key, lag in self._consumer.lag().items()}
-        while left != 0 and (follow or any(self._printed[key] < end for key, end in ends.items())):
+        while remaining != 0 and (follow or any(self._printed[key] < end for key, end in ends.items())):
             batches = self._consumer.poll(
-                _POLL_SECONDS if follow else 0, _BATCH_RECORDS if left is None else min(left, _BATCH_RECORDS)
+                _POLL_SECONDS if follow else 0,
+                _BATCH_RECORDS if remaining is None else min(remaining, _BATCH_RECORDS),
             )
             signals.check()
             yield from batches
-            if left is not None:
-                left -= sum(batch.num_rows for batch in batches)
+            if remaining is not None:
+                remaining -= sum(batch.num_rows for batch in batches)
             if not batches:
                 if not follow:
                     return

@@ -115,7 +115,9 @@ def _show(store: Store, name: str | None, topic: str | None, as_json: bool) -> N
 
 def _positions(store: Store, name: str | None, topic: str | None) -> list[Position]:
     return [
-        item for item in store.consumers() if name in (None, item.consumer) and topic in (None, item.topic)
+        position
+        for position in store.consumers()
+        if name in (None, position.consumer) and topic in (None, position.topic)
     ]
 
 

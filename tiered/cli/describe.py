@@ -117,20 +117,20 @@ def _blocks(segment: SegmentFile) -> Iterator[Row]:
 
 
 def _first_records(segment: SegmentFile, record_count: int) -> Iterator[Row]:
-    left = record_count
+    remaining = record_count
     names = segment.header.schema.names
     for block in segment.blocks(segment.header.base_offset, segment.end_offset):
-        if left <= 0:
+        if remaining <= 0:
             return
         stored = block.header.flags & FLAG_OFFSETS
         batch = segment.decode(block)
-        rows = min(left, block.header.record_count)
+        rows = min(remaining, block.header.record_count)
         columns = {name: batch.column(name).slice(0, rows).to_pylist() for name in names}
         base = block.header.base_offset
         offsets = batch.column("offset").slice(0, rows).to_pylist() if stored else range(base, base + rows)
         for i, offset in enumerate(offsets):
             yield {"offset": offset, **{name: columns[name][i] for name in names}}
-        left -= rows
+        remaining -= rows
 
 
 def describe_head(data: bytes, where: str) -> Description:
@@ -185,7 +185,7 @@ def _entry(entry: ObjectEntry) -> Row:
 
 
 def describe_page(data: bytes, where: str, head: Head | None) -> Description:
-    """Describe a page of a manifest; it is verified if its partition's head is known and names it.
+    """Describe a page of a manifest; verify it if `head`, which is that of its partition, names it.
 
     Raises
     ------
@@ -250,7 +250,7 @@ def sibling_head(store: ObjectStore, key: str) -> Head | None:
 
 def columns_of(schema: pa.Schema) -> list[Row]:
     """Return the columns of a schema as rows."""
-    return [{"column": item.name, "type": str(item.type)} for item in schema]
+    return [{"column": column.name, "type": str(column.type)} for column in schema]
 
 
 def unknown_format(where: str) -> ConfigError:

@@ -1,4 +1,4 @@
-"""``tiered erase`` and ``tiered erasures``: records of some keys leave every tier."""
+"""``tiered erase`` and ``tiered erasures``: remove the records of some keys from every tier."""
 
 from __future__ import annotations
 
@@ -80,8 +80,8 @@ def erase(
 ) -> None:
     """Remove all records with some keys, in all partitions, from every tier, for good.
 
-    It concerns the records of now, not later ones. Passes carry it out, the daemon's for example; tiered erasures shows how
-    far they are. It takes at least sweep.grace.
+    An erasure covers the records that the topic has now, and no later ones. Passes, such as those of the daemon, carry it
+    out, which takes at least sweep.grace. tiered erasures shows the progress.
     """
     lines = read_lines(keys_file)
     with open_on_host(config, path, cold) as store:

@@ -56,19 +56,19 @@ def explain(
         raise typer.Exit(1)
 
 
-def _print_partition(item: Explanation) -> None:
-    title = f"{item.topic}/{item.partition}"
-    if item.pieces:
+def _print_partition(explanation: Explanation) -> None:
+    title = f"{explanation.topic}/{explanation.partition}"
+    if explanation.pieces:
         print_table(
             ("offsets", "where", "state", ">local", ">cold", "last append", "next", "then"),
-            [_row(piece, item.now_us) for piece in item.pieces],
+            [_row(piece, explanation.now_us) for piece in explanation.pieces],
             title=title,
         )
     else:
         say(f"{title}: no records")
-    if item.scrub is not None:
-        say(f"its objects: {item.scrub.text(item.now_us)}")
-    for note in item.notes:
+    if explanation.scrub is not None:
+        say(f"its objects: {explanation.scrub.text(explanation.now_us)}")
+    for note in explanation.notes:
         say(f"note: {note}")
 
 

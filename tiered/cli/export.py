@@ -66,10 +66,10 @@ def export(
             objects = scan.objects()
     if iceberg is None:
         if as_json:
-            print_json({"topic": topic, "objects": [asdict(item) for item in objects]})
+            print_json({"topic": topic, "objects": [asdict(entry) for entry in objects]})
         else:
-            for item in objects:
-                say(item.url)
+            for entry in objects:
+                say(entry.url)
         return
     if as_json:
         print_json(exported.to_json())

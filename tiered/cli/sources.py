@@ -149,20 +149,20 @@ def read_lines(stream: Any, name: str, line_bytes_max: int) -> Iterator[Lines]:
     RecordTooLarge
         A line is longer than a record can be; it is not read to its end.
     """
-    rest, rest_bytes, number = [b""], 0, 1  # parts of the line that has not ended yet
+    parts, parts_bytes, number = [b""], 0, 1  # of the line that has not ended yet
     while part := stream.read1(READ_BYTES):
         *lines, last = part.split(b"\n")
         if lines:
-            lines[0] = b"".join([*rest, lines[0]])
+            lines[0] = b"".join([*parts, lines[0]])
             yield Lines(number, lines)
             number += len(lines)
-            rest, rest_bytes = [], 0
-        rest.append(last)
-        rest_bytes += len(last)
-        if rest_bytes > line_bytes_max:
+            parts, parts_bytes = [], 0
+        parts.append(last)
+        parts_bytes += len(last)
+        if parts_bytes > line_bytes_max:
             raise RecordTooLarge(f"{name} line {number}: a line of more than {line_bytes_max} bytes")
-    if rest_bytes:
-        yield Lines(number, [b"".join(rest)])
+    if parts_bytes:
+        yield Lines(number, [b"".join(parts)])
 
 
 def read_csv(stream: Any, name: str, schema: pa.Schema, row_bytes_max: int) -> Iterator[tuple[pa.Table, int]]:
@@ -229,7 +229,7 @@ def _empty_as_null(table: pa.Table) -> pa.Table:
 
 
 def read_parquet(source: InputSource) -> Iterator[tuple[pa.RecordBatch, int]]:
-    """Yield the rows of a Parquet file, with the share of the file's bytes read so far.
+    """Yield the rows of a Parquet file, with the bytes of the file that were read so far, as its rows tell.
 
     Raises
     ------

@@ -77,10 +77,10 @@ def _print_report(report: SweepReport) -> None:
         say(f"a reader's lease keeps the orphans since {since:%Y-%m-%d %H:%M:%S} UTC")
 
 
-def _note(left: int, uploads: int, kept: int) -> str:
+def _note(left: int, uploads: int, named_by_table: int) -> str:
     notes = (
         (left, f"{left:,} left for the next run"),
         (uploads, count(uploads, "unfinished upload")),
-        (kept, f"{count(kept, 'object')} kept for the table"),
+        (named_by_table, f"{count(named_by_table, 'object')} kept for the table"),
     )
     return ", ".join(note for number, note in notes if number)

@@ -54,18 +54,6 @@ def status(
         print_json(report.to_json())
     else:
         _print_status(report)
-    for item in report if not as_json else ():
-        for line in item.damaged:
-            say(f"damaged in the bucket: {item.topic}/{item.partition}: {line}")
-    for line in dict.fromkeys(f"{item.topic} is {item.paused}" for item in report if item.paused):
-        if not as_json:
-            say(line)
-    for line in _consumers(report) if not as_json else ():
-        say(line)
-    for line in (*_tables(report), *report.erasures, *report.waiting) if not as_json else ():
-        say(line)
-    for name in report.deletions if not as_json else ():
-        say(f"the deletion of topic {name} is not finished: its tombstone is not in the bucket yet")
     problems = [item for item in report if item.problem]
     if problems:
         error_line(f"{problems[0].topic}/{problems[0].partition}: {problems[0].problem}")
@@ -94,6 +82,16 @@ def _print_status(report: StoreStatus) -> None:
     free = f", {approximate_size(report.disk_free_bytes)} of disk free" if report.disk_free_bytes else ""
     say(f"store {report.url}, bucket {report.cold_url or 'none'}{free}")
     _print_pace(report.tails)
+    for partition in report:
+        for line in partition.damaged:
+            say(f"damaged in the bucket: {partition.topic}/{partition.partition}: {line}")
+    paused = dict.fromkeys(
+        f"{partition.topic} is {partition.paused}" for partition in report if partition.paused
+    )
+    for line in (*paused, *_consumers(report), *_tables(report), *report.erasures, *report.waiting):
+        say(line)
+    for name in report.deletions:
+        say(f"the deletion of topic {name} is not finished: its tombstone is not in the bucket yet")
 
 
 def _consumers(report: StoreStatus) -> Iterator[str]:
@@ -132,9 +130,7 @@ def _holdings(tier: TierHoldings) -> str:
 def _lag(item: PartitionStatus) -> str:
     if item.problem:
         return "unknown"
-    if item.lag_records is None or item.lag_seconds is None:
-        return "unknown" if item.problem else "-"
-    if not item.lag_records:
+    if not item.lag_records or item.lag_seconds is None:
         return "-"
     return f"{count(item.lag_records, 'record')}, {format_duration(int(item.lag_seconds * 1e6), parts=1)}"
 
@@ -166,7 +162,7 @@ def plan(
 ) -> None:
     """Show the actions that the policies ask for now, with bytes, requests and estimated cost; change nothing.
 
-    The last line shows the size of each tier before and after. With --at or --in, the command shows the actions of all
+    A line shows the size of each tier before and after. With --at or --in, the command shows the actions of all
     passes until then, if nothing is appended, by kind, topic and rule. Sizes are estimates: an object counts with the size
     of its segment.
     """
@@ -232,7 +228,7 @@ def _time_to_plan_for(at: str | None, after: str | None) -> datetime | None:
 
     Raises
     ------
-    ConfigError
+    ConfigError, typer.BadParameter
     """
     if at is not None and after is not None:
         raise typer.BadParameter("--at and --in exclude each other", param_hint="--at")
@@ -277,7 +273,7 @@ def tier(
     as_json: AsJson = False,
     verbose: Verbose = False,
 ) -> None:
-    """Run one full pass: seal, expire, offload, evict, compress, merge, scrub, sweep; then publish the live tables.
+    """Run one full pass: every action that the policies ask for, erasures and the sweep; then publish the live tables.
 
     The exit code is 1 if an action failed, or if a partition or table cannot be read; all other actions are done.
     """

@@ -1,7 +1,7 @@
 """The protocol of an object store, through which all objects are read and written.
 
-Every backend passes the same contract suite (``tests/cold/object_store/contract.py``). Keys are relative to the store's prefix, use
-``/`` and never start with it. Errors are `ColdStorageError` and its subclasses `ObjectNotFound` (only on an authoritative
+Every backend passes the same contract suite (``tests/cold/object_store/contract.py``). Keys are relative to the store's
+prefix, use ``/`` and never start with it. Errors are `ColdStorageError` and its subclasses `ObjectNotFound` (only on an authoritative
 404, promise P10) and `PreconditionFailed`; no error of botocore, fsspec or the operating system escapes.
 """
 

@@ -221,7 +221,7 @@ class Store(ABC):
 
     @abstractmethod
     def tier(self, now: object = None) -> TierReport:
-        """Run one full pass: seal, expire, offload, evict, compress, merge, scrub, sweep.
+        """Run one full pass: every action that the policies ask for, erasures and the sweep.
 
         Raises
         ------
