@@ -122,7 +122,7 @@ def test_shown_values_are_those_in_effect(config: Path) -> None:
         ('[policies."a*"]\nretention = { age = "1h" }\nlocal_retention = { age = "2h" }\n',
          'policies."a*": local_retention.age (2h) is longer than retention.age (1h); write 1h or less (line 1)'),
         ('[policies.default]\nretention = { age = "1h" }\noffload = { after = "1h" }\n', "would follow retention.age (1h)"),
-        ('[cold]\nurl = "s3://"\n', "cold.url: names no bucket; write s3://bucket/prefix (line 2)"),
+        ('[cold]\nurl = "s3://"\n', "cold.url: 's3://' names no bucket; write s3://bucket/prefix (line 2)"),
         ('[cold]\nurl = "s3://key:a/b@bucket/p"\n', "cold.url: the s3:// URL must not hold a password"),
         ('[cold]\nurl = "gs://b/p?sig=x"\n', "cold.url: the gs:// URL must not hold ?"),
         ('[cold]\nurl = "bucket"\n', "cold.url: 'bucket' is not the URL of an object store"),

@@ -133,13 +133,13 @@ def format_duration(duration: timedelta | int, *, parts: int | None = None) -> s
     parts
         The number of units to keep, the largest first, for people: ``2`` makes ``1d3h`` of ``1d3h12m5s``.
     """
-    left = duration if isinstance(duration, int) else to_us(duration)
-    sign, left = ("-", -left) if left < 0 else ("", left)
+    remaining = duration if isinstance(duration, int) else to_us(duration)
+    sign, remaining = ("-", -remaining) if remaining < 0 else ("", remaining)
     texts: list[str] = []
     # Weeks only if they divide the duration: 90 days is 90d, not 12w6d.
-    weeks = left % _DURATION_UNITS["w"] == 0
+    weeks = remaining % _DURATION_UNITS["w"] == 0
     for unit, size in _DURATION_UNITS.items():
-        count, left = divmod(left, size) if unit != "w" or weeks else (0, left)
+        count, remaining = divmod(remaining, size) if unit != "w" or weeks else (0, remaining)
         if count:
             texts.append(f"{count}{unit}")
     return sign + ("".join(texts[:parts]) or "0s")

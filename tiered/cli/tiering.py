@@ -110,12 +110,12 @@ def _consumers(report: StoreStatus) -> Iterator[str]:
 
 def _tables(report: StoreStatus) -> Iterator[str]:
     """Yield a line for each live table that is behind or fails."""
-    for item in report.tables:
-        if item.problem:
-            yield f"table {item.topic}: {item.problem}"
-        elif item.records:
-            at = f"at version {item.version}" if item.version else "and was not published yet"
-            yield f"table {item.topic} is {count(item.records, 'record')} behind, {at}"
+    for lag in report.tables:
+        if lag.problem:
+            yield f"table {lag.topic}: {lag.problem}"
+        elif lag.records:
+            at = f"at version {lag.version}" if lag.version else "and was not published yet"
+            yield f"table {lag.topic} is {count(lag.records, 'record')} behind, {at}"
 
 
 def _print_pace(pace: TailPace | None) -> None:

@@ -54,7 +54,7 @@ def erase(
         )
     context.settings.check_erase()
     field = erased_column(topic, column)
-    wanted = erased_values(field, values)
+    erased = erased_values(field, values)
     text = " ".join(str(reason).split())
     if len(text) > REASON_CHARACTERS_MAX:
         raise ConfigError(f"a reason has at most {REASON_CHARACTERS_MAX} characters")
@@ -75,11 +75,11 @@ def erase(
     return ledger.add(
         lambda number: LedgerEntry(
             id=uuid4(), number=number, topic=topic.name, topic_id=topic.meta.topic_id, column=field.name,
-            values=len(wanted), horizons=tuple(horizons), log_end=log_end,
+            values=len(erased), horizons=tuple(horizons), log_end=log_end,
             called_horizons=tuple(horizons), called_log_end=log_end, reason=text, caller=whoami(),
             called_us=now_us, deadline_us=now_us + to_us(context.settings.erase.within),
         ),
-        wanted,
+        erased,
     )  # fmt: skip
 
 

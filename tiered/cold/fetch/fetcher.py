@@ -127,21 +127,21 @@ class Fetcher:
         other_flights: dict[RangeKey, _Flight] = {}
         try:
             # Within the try: Ctrl-C between two ranges must not leave a flight for which others wait for ever.
-            for wanted in ranges:
-                ident = (key, wanted.start, wanted.length)
+            for byte_range in ranges:
+                ident = (key, byte_range.start, byte_range.length)
                 if ident in own:
                     continue
-                cached = self._from_memory(ident, wanted)
+                cached = self._from_memory(ident, byte_range)
                 with self._lock:
                     # Checked again under the lock: the range may have arrived since.
                     if cached is None and self._memory.get(ident) is not None and ident not in self._flights:
-                        cached = self._from_memory(ident, wanted)
+                        cached = self._from_memory(ident, byte_range)
                     if cached is not None:
                         data[ident] = cached
                     elif ident in self._flights:
-                        other_flights[ident] = wanted, self._flights[ident]
+                        other_flights[ident] = byte_range, self._flights[ident]
                     else:
-                        flight: _Flight = wanted, Future()
+                        flight: _Flight = byte_range, Future()
                         # No call between the two, hence no Ctrl-C.
                         own[ident], self._flights[ident] = flight, flight[1]
             self._fetch_own(key, size, own, data, gap_bytes, admission)
@@ -149,9 +149,9 @@ class Fetcher:
             self._fail(own, error)
             raise
         # Only after its own flights have ended: two readers could otherwise wait for each other for ever.
-        for ident, (wanted, future) in other_flights.items():
-            data[ident] = self._await_other(key, size, wanted, future, gap_bytes, admission)
-        return [data[key, wanted.start, wanted.length] for wanted in ranges]
+        for ident, (byte_range, future) in other_flights.items():
+            data[ident] = self._await_other(key, size, byte_range, future, gap_bytes, admission)
+        return [data[key, byte_range.start, byte_range.length] for byte_range in ranges]
 
     def submit(self, work: Callable[[], _T]) -> Future[_T] | None:
         """Run `work` on another thread; None if the interpreter or the store is ending."""
@@ -207,15 +207,15 @@ class Fetcher:
             self._disk.close()
         self._memory.clear()
 
-    def _from_memory(self, ident: RangeKey, wanted: VerifiedRange) -> memoryview | None:
+    def _from_memory(self, ident: RangeKey, byte_range: VerifiedRange) -> memoryview | None:
         data = self._memory.get(ident)
         if data is None:
             return None
-        if wanted.damage(data) is not None:
+        if byte_range.damage(data) is not None:
             self._memory.drop(ident)
             self.counters.add(damaged=1)
             return None
-        self.counters.add(memory_hits=1, hit_bytes=wanted.length)
+        self.counters.add(memory_hits=1, hit_bytes=byte_range.length)
         return memoryview(data)
 
     def _fetch_own(
@@ -229,63 +229,65 @@ class Fetcher:
     ) -> None:
         """Get the ranges of this reader's own flights, from the disk or from the bucket."""
         missing: dict[RangeKey, _Flight] = {}
-        for ident, (wanted, future) in own.items():
-            cached = self._from_copy(key, wanted) or self._from_disk(ident, wanted, admission)
+        for ident, (byte_range, future) in own.items():
+            cached = self._from_copy(key, byte_range) or self._from_disk(ident, byte_range, admission)
             if cached is None:
-                missing[ident] = wanted, future
+                missing[ident] = byte_range, future
                 continue
             if admission is Admission.NARROW:
                 self._memory.put(ident, cached)
             data[ident] = self._deliver(ident, future, cached)
         if not missing:
             return
-        ranges = [wanted for wanted, _ in missing.values()]
-        self.counters.add(misses=len(ranges), miss_bytes=sum(wanted.length for wanted in ranges))
-        spans = coalesce([wanted.span for wanted in ranges], gap_bytes)
+        ranges = [byte_range for byte_range, _ in missing.values()]
+        self.counters.add(misses=len(ranges), miss_bytes=sum(byte_range.length for byte_range in ranges))
+        spans = coalesce([byte_range.span for byte_range in ranges], gap_bytes)
         answers = [memoryview(answer) for answer in self._get(key, size, spans, ranges[0], admission)]
         if self._copies is not None:
             self._copies.count_fetch(key)
         damaged: dict[RangeKey, _Flight] = {}
-        for ident, (wanted, future) in missing.items():
-            index = max(i for i, (start, _) in enumerate(spans) if start <= wanted.start)
-            at = wanted.start - spans[index][0]
-            fetched = answers[index][at : at + wanted.length]
-            if wanted.damage(fetched) is not None:
+        for ident, (byte_range, future) in missing.items():
+            index = max(i for i, (start, _) in enumerate(spans) if start <= byte_range.start)
+            at = byte_range.start - spans[index][0]
+            fetched = answers[index][at : at + byte_range.length]
+            if byte_range.damage(fetched) is not None:
                 # Read again at the end: others may wait for the sound ranges.
-                damaged[ident] = wanted, future
+                damaged[ident] = byte_range, future
                 continue
             self._admit(ident, fetched, admission)
             data[ident] = self._deliver(ident, future, fetched)
-        for ident, (wanted, future) in damaged.items():
-            self.counters.add(requests=1, request_bytes=wanted.length)
+        for ident, (byte_range, future) in damaged.items():
+            self.counters.add(requests=1, request_bytes=byte_range.length)
             # Each in a request of its own: the answer may have been damaged on its way.
-            fetched = memoryview(read_range(self._connect(), key, wanted, reads=READS_MAX - 1))
+            fetched = memoryview(read_range(self._connect(), key, byte_range, reads=READS_MAX - 1))
             self._admit(ident, fetched, admission)
             data[ident] = self._deliver(ident, future, fetched)
 
-    def _from_copy(self, key: str, wanted: VerifiedRange) -> memoryview | None:
-        data = None if self._copies is None else self._copies.read(key, wanted.start, wanted.length)
+    def _from_copy(self, key: str, byte_range: VerifiedRange) -> memoryview | None:
+        data = None if self._copies is None else self._copies.read(key, byte_range.start, byte_range.length)
         if data is None or self._copies is None:
             return None
-        if wanted.damage(data) is not None:
+        if byte_range.damage(data) is not None:
             with suppress(OSError, TieredError):
                 self._copies.drop(key)
             self.counters.add(damaged=1)
             return None
-        self.counters.add(disk_hits=1, hit_bytes=wanted.length)
+        self.counters.add(disk_hits=1, hit_bytes=byte_range.length)
         return memoryview(data)
 
-    def _from_disk(self, ident: RangeKey, wanted: VerifiedRange, admission: Admission) -> memoryview | None:
+    def _from_disk(
+        self, ident: RangeKey, byte_range: VerifiedRange, admission: Admission
+    ) -> memoryview | None:
         if self._disk is None:
             return None
         data = self._disk.get(ident, use=admission is Admission.NARROW)
         if data is None:
             return None
-        if wanted.damage(data) is not None:
+        if byte_range.damage(data) is not None:
             self._disk.drop(ident)
             self.counters.add(damaged=1)
             return None
-        self.counters.add(disk_hits=1, hit_bytes=wanted.length)
+        self.counters.add(disk_hits=1, hit_bytes=byte_range.length)
         return memoryview(data)
 
     def _admit(self, ident: RangeKey, data: memoryview, admission: Admission) -> None:
@@ -325,7 +327,7 @@ class Fetcher:
         self,
         key: str,
         size: int,
-        wanted: VerifiedRange,
+        byte_range: VerifiedRange,
         future: Future[memoryview],
         gap_bytes: int,
         admission: Admission,
@@ -338,12 +340,15 @@ class Fetcher:
         except BaseException as error:
             if future.done() and future.exception() is error:
                 # The other reader was interrupted, and this one was not: fetch the range here.
-                return self.fetch(key, size, [wanted], gap_bytes=gap_bytes, admission=admission)[0]
+                return self.fetch(key, size, [byte_range], gap_bytes=gap_bytes, admission=admission)[0]
             raise
         self.counters.add(shared=1)
-        if wanted.damage(data) is not None:  # another manifest has another checksum for the same range
+        if byte_range.damage(data) is not None:  # another manifest has another checksum for the same range
             raise CorruptionError(
-                wanted.reason, where=self.where(key), position=wanted.start, offsets=wanted.offsets
+                byte_range.reason,
+                where=self.where(key),
+                position=byte_range.start,
+                offsets=byte_range.offsets,
             )
         return data
 

@@ -48,7 +48,7 @@ class VerifiedRange:
         return None
 
 
-def read_range(store: ObjectStore, key: str, wanted: VerifiedRange, *, reads: int = READS_MAX) -> bytes:
+def read_range(store: ObjectStore, key: str, byte_range: VerifiedRange, *, reads: int = READS_MAX) -> bytes:
     """Read and verify a range of an object, by up to `reads` reads while it fails.
 
     Raises
@@ -57,15 +57,15 @@ def read_range(store: ObjectStore, key: str, wanted: VerifiedRange, *, reads: in
     """
 
     def read() -> bytes:
-        data = store.get_range(key, wanted.start, wanted.length)
-        damaged_at = wanted.damage(data)
+        data = store.get_range(key, byte_range.start, byte_range.length)
+        damaged_at = byte_range.damage(data)
         if damaged_at is not None:
-            short = len(data) != wanted.length
+            short = len(data) != byte_range.length
             raise CorruptionError(
-                f"{len(data)} bytes instead of {wanted.length}" if short else wanted.reason,
+                f"{len(data)} bytes instead of {byte_range.length}" if short else byte_range.reason,
                 where=object_url(store, key),
                 position=damaged_at,
-                offsets=wanted.offsets,
+                offsets=byte_range.offsets,
             )
         return data
 

@@ -98,14 +98,14 @@ class FileStore:
 
     def get_ranges(self, key: str, ranges: Iterable[tuple[int, int]]) -> list[bytes]:
         """See `ObjectStore.get_ranges`; sequential, since threads gain nothing on a disk."""
-        wanted = list(ranges)
-        for start, length in wanted:
+        spans = list(ranges)
+        for start, length in spans:
             check_range(start, length)
-        if not any(length for _, length in wanted):
-            return [b""] * len(wanted)
+        if not any(length for _, length in spans):
+            return [b""] * len(spans)
         with translating("get", key, self.url, _KINDS), _open_object(self._path(key)) as (fd, status):
-            results = [_read(fd, start, length) for start, length in wanted]
-        for (start, length), data in zip(wanted, results, strict=True):
+            results = [_read(fd, start, length) for start, length in spans]
+        for (start, length), data in zip(spans, results, strict=True):
             if len(data) != length:
                 raise ColdStorageError(
                     f"cannot get {self.url}/{key}: bytes {start}-{start + length - 1} were requested, it has only "

@@ -93,10 +93,10 @@ class FsspecStore:
     def get_ranges(self, key: str, ranges: Iterable[tuple[int, int]]) -> list[bytes]:
         """See `ObjectStore.get_ranges`; concurrent where the driver is."""
         path = self.path(check_key(key))
-        wanted = list(ranges)
-        for start, length in wanted:
+        spans = list(ranges)
+        for start, length in spans:
             check_range(start, length)
-        nonempty = [(start, length) for start, length in wanted if length]
+        nonempty = [(start, length) for start, length in spans if length]
         starts, ends = [start for start, _ in nonempty], [start + length for start, length in nonempty]
         answers: list[bytes] = []
         with self.doing("get", key):
@@ -112,7 +112,7 @@ class FsspecStore:
                     "the object is shorter than expected"
                 )
         remaining = iter(answers)
-        return [next(remaining) if length else b"" for _, length in wanted]
+        return [next(remaining) if length else b"" for _, length in spans]
 
     def put(self, key: str, data: Bytes, *, if_match: str | None = None, if_none_match: bool = False) -> str:
         """See `ObjectStore.put`.
