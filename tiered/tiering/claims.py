@@ -130,8 +130,8 @@ class Claims:
     def begin_partitions(self, before: TopicMeta, after: TopicMeta) -> None:
         """Begin a lineage in each new partition of a topic that was restored, before the topic's document names it.
 
-        The disk that was lost may have had partitions of these numbers, of which the bucket does not know: readers tell their
-        records by the lineage. The head counts the lineages, so a repeat after a crash begins one more.
+        The lost disk may have had partitions with these numbers that the bucket never knew. By the lineage, readers tell their
+        records from those of the new partitions. The head counts the lineages, so a repeat after a crash begins one more.
 
         Raises
         ------
@@ -163,10 +163,10 @@ class Claims:
                 SegmentWriter.create(self._fs, handle.directory, header).close()
 
     def announce_partitions(self, meta: TopicMeta) -> None:
-        """Tell the bucket of new partitions of a topic that it knows, before they take records.
+        """Write new partitions of a published topic to the bucket, before they take records.
 
-        Then a restore has them, and begins their logs anew: readers tell later records from those that were lost with the disk.
-        Where the bucket does not answer, the next pass tells it.
+        So a restore knows them and begins their logs anew, and readers tell later records from those that were lost with the
+        disk. If the bucket does not answer, the next pass writes them.
         """
         if not self._tiers.has_cold or all(epoch is None for epoch in self._lineages(meta)):
             return
@@ -208,7 +208,7 @@ class Claims:
                 lineage_epoch=lineage or FIRST_LINEAGE,
                 start_offset=begin,
                 may_begin=lineage is None,
-                # As it was checked above: a head that changed since fails the compare-and-swap, and is read again.
+                # The head that was checked above. If it changed since, the compare-and-swap fails and the head is read again.
                 loaded=loaded,
             )
         except Fenced as newer:
@@ -308,8 +308,8 @@ class Claims:
     def record_head(self, handle: PartitionHandle, head: Head) -> int:
         """Record a head that was read just now and whose lineage is this disk's; return its end."""
         with self._lock:
-            known = self._committers.get(handle.key)
-            if known is not None and known.epoch < head.epoch:
+            committer = self._committers.get(handle.key)
+            if committer is not None and committer.epoch < head.epoch:
                 # Another process of this store has claimed since. The next upload must bear a newer epoch.
                 del self._committers[handle.key]
         return self.record_published(handle, head.end_offset)
@@ -367,7 +367,7 @@ class Claims:
 
         Raises
         ------
-        Fenced
+        Fenced, CorruptionError, UnsupportedFormat
         """
         handle = PartitionHandle(self._tiers, meta, partition, {partition: writer})
         self.fences.check_lineage(handle, head)

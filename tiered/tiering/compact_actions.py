@@ -46,7 +46,7 @@ from .rewriter import rewrite
 from .scrubber import PartitionScrub
 
 PASS_BYTES = 4 << 30
-"""A pass looks at objects of about this size in a partition; the next one goes on."""
+"""A pass rewrites or checks objects of about this size in a partition; the next pass goes on."""
 
 
 class CompactActions:
@@ -83,7 +83,7 @@ class CompactActions:
             state = replace(
                 before, target_offset=target, next_offset=head.start_offset, removed_offset=removed
             )
-        # One that was begun needs all keys that it began with, and they were few enough.
+        # A compaction under way needs all keys that it began with; they fitted into memory then.
         records = SupersededRecords(
             manifest, handle.meta, tombstone, before.clean_offset, state.target_offset,
             bounded=not before.is_under_way,

@@ -87,11 +87,11 @@ class ConsumerFacts:
             return replace(facts, consumers=None)
         try:
             consumers = tuple(
-                ConsumerFact(item.consumer, item.offset)
-                for item in self._positions
-                if (item.topic_id, item.partition) == (survey.meta.topic_id, facts.partition)
-                and item.offset is not None
-                and self._is_in_log(survey.meta, facts, item, item.offset)
+                ConsumerFact(position.consumer, position.offset)
+                for position in self._positions
+                if (position.topic_id, position.partition) == (survey.meta.topic_id, facts.partition)
+                and position.offset is not None
+                and self._is_in_log(survey.meta, facts, position, position.offset)
             )
         except (TieredError, OSError) as error:
             self._report(error)

@@ -147,10 +147,11 @@ class EraseActions:
     def _count(
         self, handle: PartitionHandle, entry: ObjectEntry, schema: pa.Schema, due: Sequence[_Due], start: int
     ) -> tuple[set[UUID], dict[UUID, int]]:
-        """Return which erasures have a record in an object, and how many of the log each removes, after those before it.
+        """Return the erasures with a record in an object, and how many records of the log each of them removes.
 
-        Records in front of the start offset are in the object, and not in the log. Reads the compared columns only. Filters are
-        believed: their bytes are verified like the column's.
+        A record of several erasures counts for the first one. A record before the start offset is in the object and not in the
+        log, so it does not count. Only the compared columns are read. The filters of the object need no check of their own:
+        their bytes are verified like those of a column.
         """
         manifest = handle.manifest
         columns = dict.fromkeys(item.erasure.column for item in due)
@@ -203,10 +204,11 @@ def _filtered(batch: pa.RecordBatch, condition: Predicate) -> pa.RecordBatch:
 def record_erasures(
     context: StoreContext, claims: Claims, erasures: Sequence[LedgerEntry]
 ) -> list[LedgerEntry]:
-    """Write how far erasures are to the bucket, which has their values, and then here; return them as the bucket has them.
+    """Write the states of erasures to the bucket's ledger, then to this disk's; return them as the bucket has them.
 
-    Nothing else is written there: what was called meanwhile has no values there yet. Of what the bucket has from elsewhere, this
-    disk learns with the values, by `Erasures.exchange`. The bucket loses the values of one that has ended before this disk says so.
+    The bucket must have their values. No other erasure is written: the bucket has no values yet of one that was called
+    meanwhile, and `Erasures.exchange` takes over those of other hosts together with their values. The values of an erasure that
+    has ended are deleted from the bucket before this disk records the end.
     """
     store, ledger, ids = context.tiers.object_store, context.erasures, {item.id for item in erasures}
     merged = exchange_ledger(StoreDocuments(store), erasures, claims.store.documents_lineage)
@@ -219,7 +221,7 @@ def record_erasures(
 
 
 def _reopen(context: StoreContext, claims: Claims, erasures: Sequence[LedgerEntry]) -> None:
-    """Note durably, here and in the bucket, that manifests name objects again that were not checked for these erasures."""
+    """Record durably, here and in the bucket, that manifests again name objects that were not checked for these erasures."""
     stale = [item.reopened() for item in erasures if item.clean_us is not None]
     if stale:
         record_erasures(context, claims, stale)
@@ -235,7 +237,7 @@ def plain_values(values: pa.Array) -> tuple[object, ...]:
 def open_erasures(context: StoreContext, meta: TopicMeta) -> list[LedgerEntry]:
     """Return the erasures of a topic whose values may still lie in objects of its manifests.
 
-    One that a restore took over is among them once a pass has fetched its values.
+    An erasure that a restore took over is among them once a pass has fetched its values.
 
     Raises
     ------
@@ -255,7 +257,7 @@ def mark_of(head: Head | None, erasure: LedgerEntry) -> ErasedMark:
 
 
 def first_offset(handle: PartitionHandle, head: Head) -> int:
-    """Return the first offset of the objects that a head names: the log may begin in the middle of one, as of a merged one."""
+    """Return the first offset of the objects that a head names; the log may begin in the middle of the first object."""
     first = handle.manifest.entries(head, head.start_offset, head.start_offset + 1)
     return first[0].base_offset if first else head.start_offset
 
@@ -265,7 +267,7 @@ def erasure_facts(
 ) -> tuple[ErasureFact, ...]:
     """Return the erasures that are not finished in a partition, for its plan."""
     first = facts.objects[0].base_offset if facts.objects else 0 if head is None else head.start_offset
-    found = (
+    candidates = (
         ErasureFact(
             item.number,
             horizon_in(item.horizons, facts.partition),
@@ -273,19 +275,19 @@ def erasure_facts(
         )
         for item in erasures
     )
-    return tuple(fact for fact in found if fact.checked_offset < fact.horizon)
+    return tuple(fact for fact in candidates if fact.checked_offset < fact.horizon)
 
 
 def sweeping_since_us(context: StoreContext, topic: str, topic_id: UUID) -> int | None:
-    """Return since when objects of a topic may hold records that an open erasure has removed; None: they do not.
+    """Return since when orphans of a topic may hold erased records, in microseconds since the epoch; None if none does.
 
     The topic may be deleted. The transaction log may hold rows of every topic.
     """
     ledger = context.erasures
-    open_ones = [] if ledger is None else [item for item in ledger.read() if item.is_open]
+    unfinished = [] if ledger is None else [item for item in ledger.read() if item.is_open]
     times = [
         item.clean_us
-        for item in open_ones
+        for item in unfinished
         if item.clean_us is not None and (topic == TRANSACTIONS_TOPIC or item.topic_id == topic_id)
     ]
     return min(times, default=None)

@@ -1,8 +1,8 @@
 """Rows of an erasure that the transaction log has: in its segments on this disk, and in its objects.
 
-A record may have such rows if it lies before the end of the log at the call, or if its rows lie below a horizon. The latter are
-records that a writer has written again: when it opens the log after a crash or a restore, it appends all open transactions once
-more, if rows have other offsets than the log says, or records were undone.
+A record of the log may have such rows if it lies before the end of the log at the call, or if its rows lie below a horizon.
+A writer has written the latter records again: after a crash or a restore it appends all open transactions once more, if their
+rows have other offsets than the log says, or if the restore undid records.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ class LogTraces:
         return PartitionHandle.named(self._topics, TRANSACTIONS_TOPIC, 0)
 
     def end(self, erasure: LedgerEntry) -> int:
-        """Return where the log must begin so that no file of it has rows of an erasure, as far as it is known.
+        """Return the least start offset of the log at which no known file of it has rows of an erasure.
 
-        A file goes as a whole, so that is never in the middle of one. Reads what the local log has beyond the last call.
+        Files are deleted whole, so this is the end of one. Reads what the local log has beyond the last call.
 
         Raises
         ------
@@ -73,7 +73,7 @@ class LogTraces:
         return max([end, *(item.end_offset for item in local if item.header.base_offset < end)])
 
     def here(self, erasure: LedgerEntry) -> Iterator[str]:
-        """Yield what this disk has of it, one line each; see `Traces.here`."""
+        """Yield the traces in the log on this disk, one line each; see `Traces.here`."""
         log = self.log(erasure)
         if log is None:
             return
@@ -88,7 +88,7 @@ class LogTraces:
                 yield f"{segment.path} may hold rows of old transactions; a pass deletes it"
 
     def in_bucket(self, erasure: LedgerEntry) -> Iterator[str]:
-        """Yield what the bucket has of it, one line each; see `Traces.in_bucket`."""
+        """Yield the traces in the objects of the log, one line each; see `Traces.in_bucket`."""
         log = self.log(erasure)
         if log is None:
             return
@@ -98,7 +98,7 @@ class LogTraces:
         listed = list(manifest.store.list(prefix))
         loaded = manifest.load()
         entries = () if loaded is None else manifest.entries(loaded.head)
-        # All of them at once: the log has to begin behind them before a sweep can delete any.
+        # All of them at once: a sweep can delete none before the log begins behind them.
         held = [item for item in entries if self._may_hold(erasure, log, item.name, item.base_offset, True)]
         before, read = self._ends.get(erasure.id, (erasure.log_end, erasure.log_end))
         self._ends[erasure.id] = max([before, *(item.end_offset for item in held)]), read
@@ -114,7 +114,7 @@ class LogTraces:
     def _may_hold(
         self, erasure: LedgerEntry, log: PartitionHandle, name: str, base_offset: int, named: bool
     ) -> bool:
-        # What a restore has undone reaches up to the ends at the call.
+        # An orphan may have records that a restore has undone. They end before the ends at the call.
         if base_offset < (erasure.log_end if named else erasure.called_log_end):
             return True
         key = log.manifest.keys.data(name)

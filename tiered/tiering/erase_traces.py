@@ -1,6 +1,6 @@
-"""What may still give back the records of an erasure, after no manifest names them any more.
+"""Traces of erasures: whatever may still give back erased records after no manifest names them any more.
 
-Each check answers by what is there, not by what should have happened. An erasure is done when none finds anything.
+Each check looks at what is there, not at what should have happened. An erasure is done when no check finds anything.
 """
 
 from __future__ import annotations
@@ -132,14 +132,14 @@ class Traces:
                 yield f"{path} was replaced; a pass deletes it"
 
     def _damaged(self, erasure: LedgerEntry, meta: TopicMeta | None) -> Iterator[str]:
-        """Delete what was put aside: it cannot be searched for records."""
+        """Delete the damaged files that were put aside: they cannot be searched for records."""
         tiers, fs = self._context.tiers, self._context.fs
         for topic, _, directory in directories(tiers, self._topics_of(erasure, meta)):
-            found = damaged_files(directory)
-            with tiers.hold_topic(topic) if found else nullcontext():
-                for path in found:
+            paths = damaged_files(directory)
+            with tiers.hold_topic(topic) if paths else nullcontext():
+                for path in paths:
                     fs.unlink(path)
-                if found:
+                if paths:
                     fs.sync_directory(directory)
         yield from ()
 
@@ -151,9 +151,9 @@ class Traces:
 
     def _copies(self, _: LedgerEntry, meta: TopicMeta | None) -> Iterator[str]:
         """Delete copies of objects that no head names; those of deleted topics go with each pass."""
-        found = [] if meta is None else copied_files(self._context.tiers, meta)
-        live = self._live(meta) if meta is not None and found else set()
-        for key, path in found:
+        copied = [] if meta is None else copied_files(self._context.tiers, meta)
+        live = self._live(meta) if meta is not None and copied else set()
+        for key, path in copied:
             copies = self._context.tiers.copies
             if copies is not None and path.name not in live:
                 copies.drop(key)
@@ -182,7 +182,7 @@ class Traces:
     def _orphans(self, erasure: LedgerEntry, meta: TopicMeta, partition: int) -> Iterator[str]:
         """Yield the objects that no manifest names and that have a record of the erasure."""
         manifest = PartitionHandle.of(self._topics, meta, partition).manifest
-        # What a restore has undone reaches up to the horizon at the call.
+        # An orphan may have records that a restore has undone. They end before the horizon at the call.
         horizon = max(
             horizon_in(horizons, partition) for horizons in (erasure.horizons, erasure.called_horizons)
         )
@@ -227,14 +227,14 @@ class Traces:
         if meta is None:
             return
         published = self._context.settings.policy_for(meta.name).table.every is not None
-        for found in stale_files(
+        for trace in stale_files(
             self._context.tiers.object_store, meta.name, meta.topic_id, erasure.clean_seconds, self._live(meta),
             grace_seconds=self._context.settings.sweep.grace.total_seconds(),
         ):  # fmt: skip
             yield (
-                f"{found}, once the table is published again"
+                f"{trace}, once the table is published again"
                 if published
-                else f"{found}, but the table is not published any more: set table.every, or delete its folder"
+                else f"{trace}, but the table is not published any more: set table.every, or delete its folder"
             )
 
     def _live(self, meta: TopicMeta) -> set[str]:

@@ -64,10 +64,12 @@ class _State:
     exchanged: bool = False
     # Why the bucket does not delete the values of erasures that have ended.
     undeleted: TieredError | None = None
-    # The open erasures whose values are here and in the bucket, and why others have none.
+    # The open erasures whose values are here and in the bucket.
     ready: set[UUID] = field(default_factory=set)
+    # The open erasures without values, and why.
     lost: dict[UUID, CorruptionError] = field(default_factory=dict)
-    found: dict[UUID, tuple[int | None, str]] = field(default_factory=dict)
+    # The time of the last sweep before the bucket was searched, and the first trace there; empty if there is none.
+    in_bucket: dict[UUID, tuple[int | None, str]] = field(default_factory=dict)
 
 
 class Erasures:
@@ -86,10 +88,10 @@ class Erasures:
     # -- the ledger ------------------------------------------------------------------------------
 
     def exchange(self) -> None:
-        """Bring the ledger and the values of open erasures to the bucket, and what the bucket knows here.
+        """Bring the ledger and the values of open erasures to the bucket, and those of the bucket to this disk.
 
-        Without erasures it costs one request for each opening of the store. An erasure whose values are lost holds up no other
-        one: `advance` returns it as an error.
+        Without erasures this costs one request for each opening of the store. An erasure whose values are lost delays no other:
+        `advance` returns it as an error.
 
         Raises
         ------
@@ -99,8 +101,8 @@ class Erasures:
         if ledger is None or not self._context.tiers.has_cold:
             return
         ours = ledger.read()
-        known = self._state.exchanged and self._state.undeleted is None
-        if known and not any(item.is_open for item in ours):
+        exchanged = self._state.exchanged and self._state.undeleted is None
+        if exchanged and not any(item.is_open for item in ours):
             return
         root = self._context.tiers.locations.root
         if not ours and (root is None or not read_binding(root).claimed):
@@ -123,7 +125,7 @@ class Erasures:
         self._adopt([item for item in both if item.id not in here])
         ended = {item.id for item in merged if not item.is_open}
         open_here = {item.id for item in ours if item.is_open}
-        drops = not known or not open_here.isdisjoint(ended)
+        drops = not exchanged or not open_here.isdisjoint(ended)
         if drops and ended and not self._drop_stored(merged):
             # They do not end here, either; the others go on.
             merged = tuple(item for item in merged if item.is_open or item.id not in open_here)
@@ -147,7 +149,7 @@ class Erasures:
         return self._state.undeleted is None
 
     def _put_values(self, erasures: Sequence[LedgerEntry]) -> None:
-        """Bring values to the bucket that it lacks: a sweep may have taken those of a call for lost ones."""
+        """Upload the values that the bucket lacks; a sweep may have deleted those of a new call as lost ones."""
         self._state.ready.clear()
         self._state.lost.clear()
         store = self._context.tiers.object_store
@@ -254,7 +256,7 @@ class Erasures:
         return []
 
     def _adopt(self, fresh: Sequence[LedgerEntry]) -> None:
-        """Take over erasures that this disk did not know or whose values it lacks, with these."""
+        """Take over erasures that this disk did not know, or whose values it lacks; fetch the values."""
         if fresh:
             self._context.catalog.add_feature(ERASURES_FEATURE)
         ledger = self._context.erasures
@@ -279,7 +281,7 @@ class Erasures:
         problems: list[TieredError] = []
         if ledger is None or not self._context.tiers.has_cold:
             return problems
-        # Why an open erasure has not come to the bucket, or its values not from there.
+        # Why the ledgers were not exchanged.
         apart = "nothing of this store is in the bucket yet, as the passes' errors say"
         if not self._state.exchanged or self._state.undeleted is not None:
             # The first pass of a store owns its prefix only once it has published.
@@ -306,7 +308,8 @@ class Erasures:
                 except (TieredError, OSError) as error:
                     waiting[erasure.id] = f"{type(error).__name__}: {error}"
                     problems.append(as_tiered_error(error))
-            # What was called since the exchange waits for the next one; the others have ended, and their values are there.
+            # An erasure that was called since the exchange waits for the next one. The others have ended in the bucket, which
+            # does not delete their values.
             elif erasure.is_open and self._state.undeleted is not None:
                 waiting[erasure.id] = str(self._state.undeleted)
         try:
@@ -338,13 +341,13 @@ class Erasures:
         trace = next(self._traces.here(erasure, meta), None)
         if trace is None and self._may_look(erasure):
             swept = self._swept()
-            self._state.found[erasure.id] = swept, next(self._traces.in_bucket(erasure, meta), "")
-        trace = trace or self._state.found[erasure.id][1]
+            self._state.in_bucket[erasure.id] = swept, next(self._traces.in_bucket(erasure, meta), "")
+        trace = trace or self._state.in_bucket[erasure.id][1]
         if trace:
             return trace
-        kept = self._empty_caches()
-        if kept:
-            return kept
+        failure = self._empty_caches()
+        if failure:
+            return failure
         # In this order: after a crash the next pass deletes values that were left.
         self._record(replace(erasure, done_us=self._context.clock()))
         log.info("erasure %d of %s is done", erasure.number, erasure.topic)
@@ -372,8 +375,8 @@ class Erasures:
 
     def _may_look(self, erasure: LedgerEntry) -> bool:
         """Whether to look into the bucket: once, and again after each sweep, as only a sweep deletes."""
-        found = self._state.found.get(erasure.id)
-        return found is None or found[0] != self._swept()
+        searched = self._state.in_bucket.get(erasure.id)
+        return searched is None or searched[0] != self._swept()
 
     def _swept(self) -> int | None:
         root = self._context.tiers.locations.root
@@ -389,7 +392,10 @@ class Erasures:
         return recorded
 
     def _unchecked(self, erasure: LedgerEntry) -> tuple[str, int]:
-        """Return the first partition that is not checked yet, or where a file is older; and the records that were removed."""
+        """Return the first partition that is unchecked or has an older file, and why; and how many records were removed.
+
+        The text is empty, and the count complete, if there is no such partition.
+        """
         rows = 0
         for handle, horizon in self._partitions(erasure):
             loaded = handle.manifest.load()
@@ -424,9 +430,9 @@ class Erasures:
 
 
 def _old_file(handle: PartitionHandle, head: Head | None, horizon: int) -> str:
-    """Say which local file has records below a horizon that its object lacks, or that are in front of the log; empty: none.
+    """Name a local file with records below a horizon that its object lacks, or that precede the log; empty if there is none.
 
-    An old image of the disk has files of the first kind. Those of the second kind are left where a pass did not delete them.
+    An old image of the disk has files of the first kind. A pass that was cut short leaves files of the second kind.
     """
     local = handle.local()
     start = local.start_offset if head is None else head.start_offset

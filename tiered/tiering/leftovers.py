@@ -1,4 +1,4 @@
-"""Leftovers of killed passes: half-written files, superseded generations, local copies without a topic."""
+"""Leftovers of killed processes: half-written files, older generations, files of deleted topics, copies without a topic."""
 
 from __future__ import annotations
 

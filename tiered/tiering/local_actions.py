@@ -109,6 +109,7 @@ class LocalActions:
         ------
         ColdStorageError
             A segment is not proven to be in the bucket, or still in use.
+        Fenced, CorruptionError, UnsupportedFormat
         """
         local = handle.local().segments
         for at, segment in enumerate(local):
@@ -130,7 +131,7 @@ class LocalActions:
     def forget_recent(self, handle: PartitionHandle) -> bool:
         """Drop the recent blocks of a partition from the memory of its writer.
 
-        Return False if that is another process, which does so once it takes the request.
+        Return False if another process has the writer; it drops them once it takes the request.
         """
         writer = handle.writer
         if writer is not None:
@@ -139,7 +140,7 @@ class LocalActions:
         return self._with_writer(handle, lambda _: None, WriterRequest(handle.meta.topic_id, forget=True))
 
     def ask_to_shorten(self, log: PartitionHandle, offset: int) -> None:
-        """Ask the writer in another process to let the transaction log begin at an offset or later; without one, nothing happens."""
+        """Ask the writer in another process to begin the transaction log at an offset or later; else the next writer."""
         post(self._fs, log.directory, WriterRequest(log.meta.topic_id, shorten=offset))
 
     def _check_published(self, handle: PartitionHandle, head: Head, segment: SegmentFile) -> None:

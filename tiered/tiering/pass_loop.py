@@ -368,7 +368,7 @@ class PassLoop:
             if not self._bucket_is_back(begun):
                 return
             due = frozenset(self._tails_due)  # one pass catches up with all topics
-        wanted, known = due - self._paused, frozenset(self._tails_due)
+        wanted, scheduled = due - self._paused, frozenset(self._tails_due)
         report: TierReport | None = None
         errors: list[str] = []
         try:
@@ -388,7 +388,7 @@ class PassLoop:
                 failed,
                 begun,
                 self._monotonic(),
-                lambda key: key not in tails.under_way and (key[0] in wanted or key[0] not in known),
+                lambda key: key not in tails.under_way and (key[0] in wanted or key[0] not in scheduled),
             )
             for problem in tails.problems.values():
                 if not isinstance(problem, Fenced):  # a fence is permanent, and was logged when it was set

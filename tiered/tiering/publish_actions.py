@@ -95,8 +95,8 @@ class PublishActions:
     def publish_start(self, handle: PartitionHandle, offset: int) -> None:
         """Publish that the log begins at `offset` or later.
 
-        The transaction log appends what it still needs again before its start moves. The bucket gets that first, or a disk that
-        is lost then would take it along.
+        Before its start moves, the transaction log appends again what it still needs. The bucket gets these records first:
+        otherwise a disk that is lost in between would take them along.
 
         Raises
         ------
@@ -227,8 +227,8 @@ class PublishActions:
     def _publish_log_first(self, handle: PartitionHandle) -> None:
         """Publish the records of the transactions that have rows in the partition, before these rows.
 
-        So a restore that finds a part of a transaction finds all of it. An upload without a commit counts, too: a restore to an
-        earlier time may adopt it.
+        So a restore that finds a part of a transaction finds all of it. This holds for an upload without a commit too: a
+        restore to an earlier time may adopt the object.
 
         Raises
         ------

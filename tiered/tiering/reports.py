@@ -119,7 +119,7 @@ class TailReport:
     Attributes
     ----------
     report
-        The partitions whose uploads ended since the pass before; an earlier pass may have begun them.
+        The uploads that ended since the pass before; an earlier pass may have begun them.
     lags
         The lag of each partition when it was surveyed.
     problems

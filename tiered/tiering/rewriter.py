@@ -50,9 +50,10 @@ def rewrite(
     compacted_us: int = 0,
     also: Callable[[Head], Head] = unchanged,
 ) -> int:
-    """Write the records of `entries` from `start_offset` on as one object, publish it in their place; return its size.
+    """Write the records of `entries` from `start_offset` on as one object, and publish it in their place.
 
-    The replaced objects stay in the bucket for the grace of the sweep. A kill before the commit leaves an orphan.
+    Returns the bytes of the new object; 0 if the head names other objects by now, and then nothing was published. The replaced
+    objects stay in the bucket for the grace of the sweep. A kill before the commit leaves an orphan.
 
     Parameters
     ----------
@@ -86,7 +87,9 @@ def rewrite(
 
 
 def change_class(committer: Committer, entry: ObjectEntry, target: ObjectStore, storage_class: str) -> int:
-    """Write `entry` again under a new name in another storage class, and publish that in its place; return its size.
+    """Copy the object of `entry` under a new name into another storage class, and publish the copy in its place.
+
+    Returns the bytes of the copy; 0 if the head names other objects by now.
 
     Parameters
     ----------

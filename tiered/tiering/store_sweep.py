@@ -42,7 +42,7 @@ from .table_passes import TablePasses
 log = logging.getLogger("tiered.sweep")
 
 VALUES_SECONDS_MIN = 3600.0
-"""Values of an erasure are that old before a sweep takes them for lost ones."""
+"""The least age of values without an erasure at which a sweep deletes them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ class StoreSweep:
         return report
 
     def _drop_cached(self, keys: Sequence[str]) -> None:
-        """Remove what is cached of deleted objects, so that it can be seen what an erasure has left; an error is logged."""
+        """Remove the cached ranges of deleted objects, so that no erasure leaves any there; an error is logged."""
         root = self._tiers.locations.root
         assert root is not None
         try:
@@ -176,8 +176,8 @@ class StoreSweep:
         tables = {}
         for meta in topics:
             if self._context.settings.policy_for(meta.name).table.every is not None:
-                its = self._rules_of(meta.name, meta.topic_id, rules)
-                sweep = TableSweep(self._tiers.object_store, meta.name, meta.topic_id, its)
+                topic_rules = self._rules_of(meta.name, meta.topic_id, rules)
+                sweep = TableSweep(self._tiers.object_store, meta.name, meta.topic_id, topic_rules)
                 tables[meta.topic_id] = _Table(meta, sweep)
         return tables
 

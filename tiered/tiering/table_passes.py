@@ -97,7 +97,10 @@ class TablePasses:
         *,
         should_stop: Callable[[], bool] = lambda: False,
     ) -> TableReport:
-        """Publish the tables whose policy wants one, where a head changed; a topic without a change costs no request."""
+        """Publish the tables that a policy wants and whose heads changed.
+
+        A topic without a known change costs no request; after `HEADS_SECONDS` its heads are read again.
+        """
         published: dict[str, Published] = {}
         problems: dict[str, TieredError] = {}
         for name in self._topics.topic_names() if self._context.tiers.has_cold else ():
@@ -119,6 +122,11 @@ class TablePasses:
 
     def publish(self, meta: TopicMeta, *, take: bool = False) -> Published | None:
         """Publish the table of one topic; None if no head is known to have changed, or the topic has none.
+
+        Parameters
+        ----------
+        take
+            As in `LiveTable.publish`; it also publishes without a known change.
 
         Raises
         ------
@@ -161,7 +169,7 @@ class TablePasses:
             return table
 
     def _tell_glue(self, table: _Table, meta: TopicMeta, rule: TableRule) -> None:
-        """Register the newest version in AWS Glue, if the policy says so; what fails is tried again by the next pass."""
+        """Register the newest version in AWS Glue, if the policy says so; the next pass repeats a failed one."""
         published = table.state.published
         if rule.glue is None or published is None or table.in_glue == (rule.glue, published.version):
             return
@@ -179,9 +187,9 @@ class TablePasses:
         table.state = TableState(published)
 
     def _begin_reading(self, topic_id: UUID) -> Whole | None:
-        """Return how to find out, once the heads are read, whether they have each transaction wholly or not.
+        """Return a check whether heads that are read from now on have each transaction wholly or not at all.
 
-        None: the store has had no transaction.
+        None if the store has had no transaction.
         """
         if TRANSACTIONS_FEATURE not in self._context.catalog.features():
             return None

@@ -86,9 +86,9 @@ def survey_tail(
 def append_times(lag: Lag, actions: Sequence[ShipTail], now_us: int) -> list[int]:
     """Return when the first record of each action was appended.
 
-    That of the first action is known. The others are estimated, as if the records had come at an even rate until `now_us`:
-    another read of each file would be the price of more. No time is after `now_us`: a clock that was once far ahead must
-    not make a partition wait for all others.
+    The time of the first action is known. The others are estimated, as if the records had come at an even rate until
+    `now_us`; exact times would need another read of each file. No time is after `now_us`: a clock that was once far ahead
+    must not make a partition wait for all others.
     """
     oldest_us = min(now_us, lag.oldest_append_us or 0)
     first, records = lag.published_offset, max(1, lag.records)
@@ -103,10 +103,11 @@ def _segments_after(handle: PartitionHandle, published: int) -> list[SegmentFile
 
 
 def _start(handle: PartitionHandle, segments: Sequence[SegmentFile]) -> int:
-    """Return the offset from which on unpublished records are published.
+    """Return the first offset to publish.
 
-    Of the transaction log, that is what is on the disk. Its start offset passes over records that it has appended again behind
-    them, which may be more than one object: until the last one is published, a restore needs the first ones.
+    For the transaction log, this is the first offset on the disk, even before the start offset. The log has appended the
+    records before the start offset again at its end, perhaps in more than one object. Until the last of these is published, a
+    restore needs the older records.
     """
     start = read_start_offset(handle.directory)
     if handle.meta.name == TRANSACTIONS_TOPIC and segments:

@@ -194,7 +194,7 @@ class Tierer:
         return join_reports(rounds), problems + survey_problems
 
     def _execute(self, plan: Plan, should_stop: Callable[[], bool]) -> tuple[TierReport, bool]:
-        """Execute a plan until it is outdated; return whether it became so, and another plan makes progress."""
+        """Execute a plan until it is outdated; return its report, and whether another plan would make progress."""
         root, usage = self.survey.root, self._context.host.disk_usage
         total, policy_for = usage(root).total, self._context.settings.policy_for
         floor = max((floor_bytes(policy_for(name), total) for name in self._topics.topic_names()), default=0)

@@ -52,18 +52,18 @@ class BatchTable:
                 del self._last[query]
 
     def to_notes(self) -> Iterator[str]:
-        """Yield all of it as texts, for a log that loses its old records."""
+        """Yield all batches as texts, for a log that loses its old records."""
         rows = [[query, *batch] for query, batch in self._last.items()]
         for start in range(0, len(rows), _NOTED_MAX):
             yield json.dumps({"batches": rows[start : start + _NOTED_MAX]}, separators=(",", ":"))
 
     def apply_note(self, note: str) -> None:
-        """Take over what a text of `to_notes` has.
+        """Take over the batches of a text of `to_notes`.
 
         Raises
         ------
         KeyError, TypeError, ValueError
-            The text is none of it.
+            The text is no note of batches.
         """
         for query, number, time_us in json.loads(note)["batches"]:
             self.add(str(query), int(number), int(time_us))

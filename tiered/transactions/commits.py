@@ -2,7 +2,7 @@
 
 A commit is three steps:
 
-1. *Hold.* Nobody else appends to the partitions of the transaction, so the offsets of its rows are known.
+1. *Hold.* No other thread appends to the partitions of the transaction, so the offsets of its rows are known.
 2. *Decide.* One record of the transaction log gets the rows, their offsets and the positions. It is made durable, and so is
    what lies before the rows in their partitions. From here on the transaction is committed.
 3. *Apply.* The rows are appended to their partitions, which are then released.
@@ -44,8 +44,6 @@ from .whole_reads import LogReading, WriterReading
 _log = logging.getLogger("tiered.topic")
 
 _SYNC_THREADS = 8
-_OPEN_MAX = 1024
-_RENEW_SECONDS = 1.0
 
 
 class Commits:
@@ -103,7 +101,7 @@ class Commits:
         return ranges
 
     def outcome(self, session: str, again_since: int) -> Ranges | None:
-        """Return topics and ranges of a transaction if an earlier attempt has committed it, which is durable then.
+        """Return topics and ranges of a transaction that an earlier attempt has committed, once it is durable; None if none has.
 
         Parameters
         ----------
@@ -116,19 +114,19 @@ class Commits:
             The log does not know.
         PartitionPoisoned, StoreClosed, ColdStorageError
         """
-        with self._turn:  # which an attempt under way has
-            known, end = self.log.outcome(session, again_since)
-            if known is not None:
+        with self._turn:  # an attempt under way holds it
+            ranges, end = self.log.outcome(session, again_since)
+            if ranges is not None:
                 self.log.sync_written(end)
-        if known is not None:
+        if ranges is not None:
             self.log.wait_published(end)
-        return known
+        return ranges
 
     def _closed(self) -> StoreClosed:
         return StoreClosed(f"the store {self._context.url} is being closed; nothing was committed")
 
     def _run(self) -> None:
-        """Commit what waits."""
+        """Commit the waiting transactions."""
         while group := self._take():
             with self._turn:
                 try:
@@ -202,7 +200,7 @@ class Commits:
                     part.topic.writer(part.partition).sync_if_due()
 
     def _hold(self, group: Sequence[PendingCommit], holds: ExitStack) -> dict[Place, HeldPartition]:
-        """Hold the partitions of all transactions, with room for their rows; what fails there fails its transactions."""
+        """Hold the partitions of all transactions, with room for their rows; an error of one fails its transactions."""
         held: dict[Place, HeldPartition] = {}
         for place in sorted({place for commit in group for place in commit.parts}):
             users = [commit for commit in group if place in commit.parts and commit.error is None]
@@ -233,7 +231,8 @@ class Commits:
         Parameters
         ----------
         all_rows
-            Also what the log can append again: rows that come by several writes must not hide it from readers for long.
+            Sync also records that the log could append again. The rows of a batch come by several writes, and readers would
+            not see these records for as long.
         """
         behind = {
             place: partition
@@ -280,7 +279,7 @@ class Commits:
         end: int,
         unsynced: dict[Place, TieredError],
     ) -> dict[Place, TieredError]:
-        """Append the staged rows of the batch that was decided last, with which no other transaction is committed; see `_apply`."""
+        """Append the staged rows of the batch that was decided last, alone in its group; see `_apply`."""
         decided = self.log.open_at(end - 1)
         if decided is None:
             return {}  # it has no rows
@@ -334,7 +333,7 @@ class Commits:
         for place, topic in list(self._suspended.items()):
             writer = topic.writers.get(place[1])
             try:
-                # Of a topic that was deleted, or a store that was closed, the writer refuses.
+                # The writer of a deleted topic or a closed store refuses.
                 if writer is not None and writer.pending.is_suspended:
                     with writer.resumed() as held:
                         self.completion.resume(place, held)
@@ -353,8 +352,8 @@ class Commits:
     def begin_reading_one(self, meta: TopicMeta) -> Reading | None:
         """Begin a read of one partition of a topic; None where it needs none.
 
-        The rows of a batch come to a partition one after the other, and a power cut may keep a part of those of a transaction.
-        That is rare, so a damaged log keeps nobody from a store without batches.
+        The rows of a batch come to a partition one after the other. Of another transaction only a power cut can leave a part of
+        the rows. This is rare, so a store without batches is readable with a damaged log.
         """
         if meta.name == TRANSACTIONS_TOPIC:
             return None
@@ -385,8 +384,8 @@ class Commits:
         """Return the topics with rows of transactions, as they are now, without those that were deleted."""
         if TRANSACTIONS_FEATURE not in self._context.catalog.features():
             return []
-        found = (self.completion.topic_of(name, topic_id) for name, topic_id in sorted(self.log.topics()))
-        return [topic.meta for topic in found if topic is not None]
+        topics = (self.completion.topic_of(name, topic_id) for name, topic_id in sorted(self.log.topics()))
+        return [topic.meta for topic in topics if topic is not None]
 
     # -- completing ------------------------------------------------------------------------------
 
@@ -403,7 +402,7 @@ class Commits:
         self.completion.shorten_log(offset)
 
     def shorten_log_soon(self, offset: int) -> None:
-        """Do so on another thread, and not at all if that is busy with the log or closed: whoever needs it asks again."""
+        """As `shorten_log`, on another thread; does nothing if that thread is busy or closed, as the next pass asks again."""
         self.completion.shorten_log_soon(offset)
 
     # -- ending ----------------------------------------------------------------------------------

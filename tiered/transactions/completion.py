@@ -1,4 +1,4 @@
-"""`Completion`: carries decided transactions to their end, after a crash too, and lets the log go of those that are there."""
+"""`Completion`: carries decided transactions to their end, also after a crash, and drops completed ones from the log."""
 
 from __future__ import annotations
 
@@ -98,24 +98,24 @@ class Completion:
                 _log.warning("the transaction log cannot be shortened now: %s", error)
             self.shorten_log_soon(self._asked)
 
-    def _place_missing(self, one: Part) -> None:
-        """Note where the rows will be that a partition lacks: a restore may have lost records before them."""
-        topic = self.topic_of(one.topic, one.topic_id)
+    def _place_missing(self, lacking: Part) -> None:
+        """Record the offsets that missing rows of a partition will get: a restore may have lost records before them."""
+        topic = self.topic_of(lacking.topic, lacking.topic_id)
         if topic is None:
             return
-        opened = open_partition_writer(self._context, topic.meta, one.partition)
+        opened = open_partition_writer(self._context, topic.meta, lacking.partition)
         with closing(opened) as writer, writer.held() as held:
             last, end = held.last_sequence(TRANSACTIONS_PRODUCER), held.end_offset
         for decided in self._log.open_transactions():
             for at, part in enumerate(decided.parts):
-                missing = part.missing_rows(last) if part.place == one.place else 0
+                missing = part.missing_rows(last) if part.place == lacking.place else 0
                 if missing > 0 and not part.is_deleted(missing, end):
                     end += missing
                     if end != part.end_offset:
                         self._log.move(decided.offset, at, end - part.rows)
 
     def end_shortening(self) -> None:
-        """Before the store closes: do what a pass had asked for before it was opened, unless that is done."""
+        """Before the store closes: shorten the log as a pass asked before the store was opened, unless that is done."""
         self.shorten_log(self._asked)
 
     def complete(self, meta: TopicMeta, partition: int, writer: PartitionWriter) -> None:
@@ -133,7 +133,7 @@ class Completion:
                     self._complete_part(meta, writer, decided, at)
 
     def resume(self, place: Place, held: HeldPartition) -> None:
-        """Append to a suspended partition what it lacks: nothing came in between, so the rows get the offsets that were decided.
+        """Append the missing rows to a suspended partition; nothing was appended since, so they get the decided offsets.
 
         Raises
         ------
@@ -224,7 +224,7 @@ class Completion:
             self._log.renewal.renew_beyond(offset)
 
     def shorten_log_soon(self, offset: int) -> None:
-        """Do so on another thread, unless one is at it."""
+        """As `shorten_log`, on another thread; does nothing while that thread changes the log."""
 
         def shorten() -> None:
             try:

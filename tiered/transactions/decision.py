@@ -40,7 +40,7 @@ class Decision(NamedTuple):
     Attributes
     ----------
     name
-        Without one nothing fences the transaction.
+        Only a named transaction can be fenced by a newer session.
     session
         Of this transaction alone; empty if its commit is never sent again.
     again_since
@@ -76,7 +76,7 @@ def moved_positions(moves: Moves, now_us: int) -> list[Position]:
 def fenced(consumer: str, topic: str, partition: int | None, owner: Position | None) -> Fenced:
     """Return the error of a session that no longer owns a position."""
     part = f"topic {topic!r}" if partition is None else f"partition {partition} of topic {topic!r}"
-    who = "its positions were deleted" if owner is None else f"a newer session owns it: {owner.note}"
+    reason = "its positions were deleted" if owner is None else f"a newer session owns it: {owner.note}"
     if partition is None:
-        who = "a newer session owns it, or its positions were deleted"
-    return Fenced(f"consumer {consumer!r} no longer owns {part}: {who}; nothing was committed")
+        reason = "a newer session owns it, or its positions were deleted"
+    return Fenced(f"consumer {consumer!r} no longer owns {part}: {reason}; nothing was committed")

@@ -75,7 +75,7 @@ def _missing(topic: OpenTopic, offset: int) -> CorruptionError:
 class RecordEncoder:
     """Makes body batches of rows of the log.
 
-    Most values of most records are empty, and a conversion takes several microseconds, so the columns of empty values are kept.
+    Most values of most records are empty, and a conversion takes several microseconds. So columns of empty values are made once.
 
     Parameters
     ----------

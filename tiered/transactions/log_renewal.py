@@ -1,9 +1,9 @@
 """`LogRenewal`: keeps the transaction log short.
 
-After some thousands of records, the writer rolls the segment of the log, appends the whole table again, makes it durable, and
-moves the start offset to it, or to the first record with rows that wait: staged ones, and those of a transaction that may not be
-durable in its partitions. With transactions it moves the start offset one renewal later. A crash between these steps repeats
-them.
+After some thousands of records, the writer rolls the segment of the log, appends the whole table again and makes it durable.
+Then it moves the start offset to the table, or to an earlier record with rows that still wait: staged rows, and rows of a
+transaction that may not be durable in its partitions. With transactions it moves the start offset one renewal later. After a
+crash between these steps, the next renewal repeats them.
 
 Staged rows may wait for a day. Once more than twice their size was appended since, a renewal appends them again at the end.
 """
@@ -51,13 +51,13 @@ class LogRenewal:
         return tables.records >= records_max or tables.bytes >= max(RENEW_BYTES_MIN, 2 * tables.staged.bytes)
 
     def asked(self) -> int:
-        """Return where a pass wants the log to begin that found no writer; 0: nowhere. The writer drops that when it opens."""
+        """Return the start offset that a pass asked for when it found no writer; 0 if none did. Opening the writer drops it."""
         topic = self._log.open()
         directory = None if topic is None else self._log.context.tiers.directory(topic.name, 0)
         return 0 if topic is None or directory is None else asked_to_shorten(directory, topic.meta.topic_id)
 
     def open_writer(self) -> None:
-        """Open the writer of the log, if there is one: a process that only reads it does not shorten it."""
+        """Open the writer of the log, if the store has a log: without its writer, a process does not shorten it."""
         with self._log.lock:
             self._log.current()
             if self._log.topic is not None:
@@ -82,7 +82,7 @@ class LogRenewal:
     def renew_beyond(self, offset: int) -> None:
         """Append the table again and delete what is before `offset`, as far as no transaction before it is open.
 
-        Where the log begins with an open one, nothing is appended.
+        If the log begins with an open transaction, nothing is appended.
         """
         with self._log.lock:
             topic = self._log.topic
@@ -118,7 +118,7 @@ class LogRenewal:
                 self._log.offsets_moved = False
 
     def _shorten(self, topic: OpenTopic, shorten: Callable[[OpenTopic], None]) -> bool:
-        """Call a function that appends what the log holds again; return whether it succeeded. The caller holds the lock."""
+        """Call a function that appends the content of the log again; return whether it succeeded. The caller holds the lock."""
         try:
             shorten(topic)
         except StoreClosed:
@@ -157,21 +157,21 @@ class LogRenewal:
         topic.writer(0).roll()
         start = self._renewed = log.end
         self._append_tables(topic)
-        # Who staged rows that no batch has committed stages them again.
+        # The job whose staged rows no batch has committed stages them again.
         log.tables.staged.clear()
-        for item in log.tables.decided.open():
+        for decided in log.tables.decided.open():
             now_us = log.context.clock()
             records = []
-            for at in item.records:
-                row = staged_row("", uuid4().hex, 0, *staged_at(topic, at))
+            for offset in decided.records:
+                row = staged_row("", uuid4().hex, 0, *staged_at(topic, offset))
                 records.append(log.append_whole(topic, [row], now_us) - 1)
             row = record(TRANSACTION, "", "", ())
-            row |= {"parts": item.parts, "data": [] if records else data_at(topic, item.offset)}
+            row |= {"parts": decided.parts, "data": [] if records else data_at(topic, decided.offset)}
             if records:
                 row["records"] = records
-            log.tables.decided.forget([item])
+            log.tables.decided.forget([decided])
             log.append_whole(topic, [row], now_us)
-        # Once all are there: a crash before leaves those that are written anew twice, and their rows are known by their numbers.
+        # Last: a crash before this leaves some transactions in the log twice, and their rows are recognised by their numbers.
         log.append(topic, {**record(APPLIED, "", "", ()), "applied": start})
         self._delete_before(topic, start)
 
@@ -184,7 +184,7 @@ class LogRenewal:
         self._bytes_before = 0
 
     def _append_tables(self, topic: OpenTopic) -> None:
-        """Append records whose replay gives positions and sessions as they are."""
+        """Append records whose replay gives the tables as they are, without open transactions and staged rows."""
         log = self._log
         log.tables.batches.forget(log.context.clock())
         log.tables.begin_count()

@@ -14,7 +14,7 @@ from .transaction_table import TransactionTable
 
 
 class LogTables:
-    """Positions, sessions and transactions after all records so far. The caller guards it.
+    """Positions, sessions, transactions, staged rows and batches after all records so far. The caller guards it.
 
     Parameters
     ----------
@@ -72,19 +72,19 @@ class LogTables:
         elif kind == BATCHES:
             self.batches.apply_note(row["note"])
         if kind == BATCH or row.get("records"):
-            # What else was staged for the query is of tasks that were repeated.
+            # Other rows staged for the query are of tasks that were repeated.
             self.staged.drop(row["id"])
         if kind in (BEGIN, TRANSACTION) and row["id"]:
             self.decided.use(row["id"], row["session"])
         self.records += 1
 
     def rows(self, *, transactions: bool) -> list[dict[str, Any]]:
-        """Return records whose replay gives positions, sessions and outcomes as they are.
+        """Return records whose replay gives positions, sessions, last batches and outcomes as they are.
 
         Parameters
         ----------
         transactions
-            Whether the store holds transactions.
+            Whether the store holds transactions; False leaves the outcomes out.
         """
         rows = self.positions.records()
         rows += [record(BEGIN, name, session, ()) for name, session in self.decided.sessions().items()]

@@ -34,7 +34,7 @@ _REPLAYS_MAX = 10
 
 @contextmanager
 def _named_damage() -> Iterator[None]:
-    """Say of damage what goes on after it."""
+    """Raise damage as `TransactionLogDamaged`, which says what to do."""
     try:
         yield
     except CorruptionError as error:
@@ -111,7 +111,7 @@ class LogTopic:
         return topic
 
     def drop_later(self, cuts: tuple[TransactionsCut, ...]) -> None:
-        """Leave out records that restores to a time have too many of; called before the log is read."""
+        """Leave out the records that restores to a time have undone; called before the log is read."""
         self._cuts = cuts
 
     def _replay(self, topic: OpenTopic) -> None:
@@ -125,7 +125,7 @@ class LogTopic:
                     raise
 
     def _replay_once(self, topic: OpenTopic) -> None:
-        """Apply what the log has beyond the last replay; from its start if that is later, or if the topic is another."""
+        """Apply the records after the last replay; all of them if the log begins later by now, or if the topic is another."""
         refresh(topic)
         log = offset_ranges(topic)[0]
         if self.topic is None or self.topic.meta.topic_id != topic.meta.topic_id or self.end < log.start:
@@ -134,7 +134,7 @@ class LogTopic:
         names = ["timestamp", *(name for name in topic.schema.names if name != "data")]
         for offset, row in read_records(topic, names, self.end, log.end):
             if any(offset < cut.end_offset for cut in self._cuts):
-                # The log is written anew without what is undone, for readers in other processes and in the bucket.
+                # The log is written anew without the undone records, for readers in other processes and in the bucket.
                 self.offsets_moved = True
             if any(cut.undoes(offset, row["timestamp"]) for cut in self._cuts):
                 continue
@@ -161,9 +161,9 @@ class LogTopic:
         return topic
 
     def check_not_deleted(self, meta: TopicMeta) -> None:
-        """Raise `TopicNotFound` if a topic was deleted: positions in another one of its name are no business of its consumers.
+        """Raise `TopicNotFound` if a topic was deleted, even if another has its name now.
 
-        A deletion may wait for a transaction, which waits for the log: the check waits for no deletion.
+        The check waits for no deletion: a deletion may wait for a transaction, which waits for the log.
         """
         self._topics.check_not_deleted(meta)
 

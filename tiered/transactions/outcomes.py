@@ -10,7 +10,7 @@ from ..engine.records import OffsetRange
 from .parts import Part
 
 OUTCOMES_MAX = 1 << 14
-"""The number of transactions in memory, and of the parts of all of them."""
+"""At most as many outcomes are kept in memory, and as many parts of all of them."""
 _NOTED_MAX = 256
 
 Ranges = list[tuple[str, OffsetRange]]
@@ -28,7 +28,7 @@ class Outcomes:
     Attributes
     ----------
     known_from
-        An offset of the transaction log: of every transaction at or behind it, the outcome is known.
+        An offset of the transaction log. The outcome of every transaction with a session from there on is known.
     """
 
     def __init__(self, known_from: int = 0) -> None:
@@ -54,7 +54,7 @@ class Outcomes:
             self.known_from = max(self.known_from, oldest.offset + 1)
 
     def move(self, offset: int, at: int, first_offset: int) -> None:
-        """Note that rows that a recovery appended have other offsets."""
+        """Take over the first offset of a part that a recovery appended elsewhere."""
         for outcome in self._known.values():
             if outcome.offset == offset:
                 topic, moved = outcome.ranges[at]
@@ -83,7 +83,7 @@ class Outcomes:
         Raises
         ------
         KeyError, TypeError, ValueError
-            The text is none of it.
+            The text is no note of outcomes.
         """
         values = json.loads(note)
         self.known_from = min(self.known_from, int(values["known_from"]))

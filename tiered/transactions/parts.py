@@ -59,7 +59,7 @@ class Part(NamedTuple):
     schema_id
         The schema of the rows.
     first_offset
-        The offset of the first row. Rows that a recovery appended may have lower offsets, which nobody was told.
+        The offset of the first row. A recovery may append the rows elsewhere; then `TransactionTable.move` corrects it.
     first_number
         The number of the first row (`TRANSACTIONS_PRODUCER`).
     blocks, bytes
@@ -87,7 +87,7 @@ class Part(NamedTuple):
         return self.first_offset + self.rows
 
     def missing_rows(self, last_number: int) -> int:
-        """Return how many of its rows, the last ones, a partition lacks whose last row of transactions has this number."""
+        """Return how many of the last rows a partition lacks if its last row of a transaction has this number."""
         end = self.first_number + self.rows
         return max(0, end - max(self.first_number, last_number + 1))
 
@@ -106,7 +106,7 @@ class Part(NamedTuple):
         Raises
         ------
         KeyError, TypeError, ValueError
-            It is none.
+            The entry is no part.
         """
         part = cls(**{**row, "topic_id": UUID(row["topic_id"])})
         if min(part[2:]) < 0:

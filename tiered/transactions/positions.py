@@ -121,8 +121,8 @@ class PositionTable:
     def apply(self, row: Mapping[str, Any]) -> None:
         """Take over one record; kinds of later releases change no position."""
         kind = row["kind"]
-        for item in row["positions"] or ():
-            place = item["consumer"], item["topic"], item["partition"]
+        for entry in row["positions"] or ():
+            place = entry["consumer"], entry["topic"], entry["partition"]
             if kind == REMOVED:
                 self._positions.pop(place, None)
             elif kind in (SESSION, COMMIT, TRANSACTION):
@@ -132,11 +132,11 @@ class PositionTable:
                 owner = known.session if kind == TRANSACTION and known is not None else row["session"]
                 self._positions[place] = Position(
                     *place[:2],
-                    UUID(item["topic_id"]),
-                    item["partition"],
-                    item["offset"],
-                    item["lineage"],
-                    _us(item["committed"]),
+                    UUID(entry["topic_id"]),
+                    entry["partition"],
+                    entry["offset"],
+                    entry["lineage"],
+                    _us(entry["committed"]),
                     owner,
                     note,
                 )
@@ -168,15 +168,15 @@ def record(
         "session": session,
         "positions": [
             {
-                "consumer": item.consumer,
-                "topic": item.topic,
-                "topic_id": str(item.topic_id),
-                "partition": item.partition,
-                "lineage": item.lineage,
-                "offset": item.offset,
-                "committed": None if item.committed_us is None else _moment(item.committed_us),
+                "consumer": position.consumer,
+                "topic": position.topic,
+                "topic_id": str(position.topic_id),
+                "partition": position.partition,
+                "lineage": position.lineage,
+                "offset": position.offset,
+                "committed": None if position.committed_us is None else _moment(position.committed_us),
             }
-            for item in positions
+            for position in positions
         ],
         "note": note,
     }
@@ -186,20 +186,20 @@ def commit_row(consumer: str, session: str, positions: Sequence[Position]) -> tu
     """Return a `COMMIT` record as a topic's `check_row` would, in a fraction of the time: its values, and its size in bytes."""
     name_bytes, own = len(consumer.encode()), []
     size = len(COMMIT) + name_bytes + len(session)
-    for item in positions:
-        topic_id = str(item.topic_id)
+    for position in positions:
+        topic_id = str(position.topic_id)
         own.append(
             (
-                item.consumer,
-                item.topic,
+                position.consumer,
+                position.topic,
                 topic_id,
-                item.partition,
-                item.lineage,
-                item.offset,
-                item.committed_us,
+                position.partition,
+                position.lineage,
+                position.offset,
+                position.committed_us,
             )
         )
-        size += name_bytes + len(item.topic) + len(topic_id) + _SLOT_BYTES
+        size += name_bytes + len(position.topic) + len(topic_id) + _SLOT_BYTES
     return [COMMIT, consumer, session, own, ""], size
 
 

@@ -1,4 +1,4 @@
-"""Brings the staged rows of a decided batch from the transaction log into its partitions."""
+"""The append of a decided batch: its staged rows come from the transaction log into their partitions."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ class _Target:
         rows = self._waiting[0] if len(self._waiting) == 1 else pa.concat_batches(self._waiting)
         self._waiting, self._bytes = [], 0
         bodies = encode_blocks(rows)
-        # Readers find them in the page cache; in memory they would take the place of what was appended just now.
+        # Readers find these rows in the page cache. In memory they would displace newer records.
         self._held.append(bodies, numbers_of(bodies, self._next_number), self._decided_us, keep=False)
         self._next_number += rows.num_rows
         self._left -= rows.num_rows

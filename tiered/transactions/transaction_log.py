@@ -343,7 +343,7 @@ class TransactionLog:
         topic.writer(0).sync_written(end)
 
     def drop_later(self, cuts: tuple[TransactionsCut, ...]) -> None:
-        """Leave out records that restores to a time have too many of; called before the log is read."""
+        """Leave out the records that restores to a time have undone; called before the log is read."""
         with self._lock:
             self._log.drop_later(cuts)
 
