@@ -40,12 +40,12 @@ class SharedSync:
                 return waiter.future
             self._waiting[writer] = [waiter]
         if self._pool.submit(lambda: self._run(writer)) is None:
-            _end(self._taken(writer), writer, StoreClosed("the store is closed"))
+            _end(self._take(writer), writer, StoreClosed("the store is closed"))
         return waiter.future
 
     def _run(self, writer: PartitionWriter) -> None:
         """Sync a partition while coroutines wait for it."""
-        while waiters := self._taken(writer):
+        while waiters := self._take(writer, goes_on=True):
             failed: TieredError | None = None
             try:
                 writer.sync_to(max(waiter.end for waiter in waiters))
@@ -53,11 +53,11 @@ class SharedSync:
                 failed = error if isinstance(error, TieredError) else _unexpected(error)
             _end(waiters, writer, failed)
 
-    def _taken(self, writer: PartitionWriter) -> list[_Waiter]:
-        """Take those that wait; without any, the next one starts a thread again."""
+    def _take(self, writer: PartitionWriter, *, goes_on: bool = False) -> list[_Waiter]:
+        """Take the waiters of a partition; unless the caller `goes_on` taking, the next one starts a thread again."""
         with self._lock:
-            waiters = self._waiting.pop(writer)
-            if waiters:
+            waiters = self._waiting.pop(writer, [])
+            if waiters and goes_on:
                 self._waiting[writer] = []
             return waiters
 
@@ -67,8 +67,7 @@ class SharedSync:
         with self._lock:
             left = list(self._waiting)
         for writer in left:
-            with suppress(KeyError):
-                _end(self._taken(writer), writer, StoreClosed("the store is closed"))
+            _end(self._take(writer), writer, StoreClosed("the store is closed"))
 
 
 def _end(waiters: Iterable[_Waiter], writer: PartitionWriter, failed: TieredError | None) -> None:
