@@ -9,7 +9,7 @@ The order of actions within a partition makes failures and crashes between them 
    publishes. While the disk is short, they precede step 3, and partitions that free room come first.
 5. ``compress``: it needs room that the others free. The cold tier does not profit from it, since Parquet is encoded from
    the records.
-6. ``erase``, ``cut``, ``merge``, ``change_class``, ``promote``, then ``scrub``: they take long and can wait.
+6. ``erase``, ``compact``, ``cut``, ``merge``, ``change_class``, ``promote``, then ``scrub``: they take long and can wait.
 
 ``sweep`` belongs to no partition and comes last.
 """

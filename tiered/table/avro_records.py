@@ -1,7 +1,7 @@
 """Avro files of records that pyiceberg's writers encode.
 
-pyiceberg encodes in Python, a tenth of a millisecond and more for a record. Most records of a file were in the one before,
-so the bytes of those are kept.
+pyiceberg encodes in Python and takes a tenth of a millisecond and more for a record. Most records of a file were in the file
+before, so their bytes are kept.
 """
 
 from __future__ import annotations

@@ -44,24 +44,24 @@ def data_files(store: ObjectStore, metadata: Any, objects: Iterable[NamedObject]
 
     listed = list(objects)
     plan, paths = {}, {}
-    if any(item.entry.sealed for item in listed):
+    if any(named.entry.sealed for named in listed):
         plan, paths = _plan(metadata), parquet_path_to_id_mapping(metadata.schema())
     with ThreadPoolExecutor(_CONNECTIONS, thread_name_prefix="tiered-footers") as threads:
-        footers = threads.map(lambda item: read_footer(store, item) if item.entry.sealed else None, listed)
-        for item, footer in zip(listed, footers, strict=True):
-            entry = item.entry
-            known = _known_statistics(entry) if footer is None else _statistics(footer, plan, paths)
+        footers = threads.map(lambda named: read_footer(store, named) if named.entry.sealed else None, listed)
+        for named, footer in zip(listed, footers, strict=True):
+            entry = named.entry
+            statistics = _known_statistics(entry) if footer is None else _statistics(footer, plan, paths)
             yield DataFile.from_args(
                 content=DataFileContent.DATA,
-                file_path=object_url(store, item.key),
+                file_path=object_url(store, named.key),
                 file_format=FileFormat.PARQUET,
-                partition=Record(item.partition),
+                partition=Record(named.partition),
                 file_size_in_bytes=entry.bytes,
                 sort_order_id=None,
                 spec_id=metadata.default_spec_id,
                 equality_ids=None,
                 key_metadata=None,
-                **known,
+                **statistics,
             )
 
 

@@ -66,20 +66,20 @@ class GlueTables:
     def _point(self, database: str, name: str, location: str, metadata: str, where: str) -> None:
         client = self._connected()
         try:
-            known = client.get_table(DatabaseName=database, Name=name)["Table"]
+            present = client.get_table(DatabaseName=database, Name=name)["Table"]
         except client.exceptions.EntityNotFoundException:
             client.create_table(
                 DatabaseName=database, TableInput=_table(name, location, {_POINTER: metadata})
             )
             return
-        parameters = known.get("Parameters", {})
+        parameters = present.get("Parameters", {})
         before = parameters.get(_POINTER, "")
         if parameters.get(_KIND, "").upper() != "ICEBERG" or not before.startswith(f"{location}/"):
             raise ConfigError(f"{where} is another table: drop it, or choose another database")
         if version_of(before) >= version_of(metadata):
             return
         moved = {**parameters, _POINTER: metadata, f"previous_{_POINTER}": before}
-        condition = {"VersionId": known["VersionId"]} if "VersionId" in known else {}
+        condition = {"VersionId": present["VersionId"]} if "VersionId" in present else {}
         client.update_table(
             DatabaseName=database, TableInput=_table(name, location, moved), SkipArchive=True, **condition
         )

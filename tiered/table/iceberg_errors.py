@@ -10,14 +10,14 @@ from ..errors import ColdStorageError, ConfigError, TieredError
 
 @contextmanager
 def iceberg_errors(topic: str) -> Iterator[None]:
-    """Raise what pyiceberg raises while it works on the table of a topic as errors of this package.
+    """Turn errors of pyiceberg, while it works on the table of a topic, into errors of this package.
 
     Raises
     ------
     ConfigError
         pyiceberg is not installed.
     ColdStorageError
-        It failed in a way that nothing here expects.
+        pyiceberg failed unexpectedly.
     """
     try:
         yield

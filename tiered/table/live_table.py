@@ -6,9 +6,9 @@ One publication::
         ─▶ v<N+1>.metadata.json, If-None-Match   that is the commit; another writer's is found here, and all begins anew
         ─▶ version-hint.text, If-Match
 
-- A snapshot names the objects of one set of heads, each record once. The heads are read after the state is known, so who
-  commits is at least as new as the last version. After a version of its own, a process also takes heads that it has read or
-  written since it had those of that version: they are no older.
+- A snapshot names the objects of one set of heads, each record once. The heads are read after the state is known, so the
+  next version is at least as new as the last one. After a version of its own, a process also takes heads that it has read
+  or written since it had those of that version: they are no older.
 - Nothing is committed from heads that were read longer ago than half the grace: the sweep may have deleted their objects.
 - A publication that fails at any point leaves files that no version names. No reader sees them, and `table_sweep` deletes
   them.
@@ -122,7 +122,7 @@ class LiveTable:
     manifest
         Returns the manifest of a partition.
     transactions
-        Called before heads are read; what it returns is asked once they are. None: the store has had no transaction.
+        Called before the heads are read; its result is called after that. None: the store has had no transaction.
     clock
         Microseconds since the epoch, for the times of snapshots.
     seconds
@@ -172,6 +172,8 @@ class LiveTable:
             Another program has committed.
         ConfigError
             The bucket has no conditional writes, or was copied.
+        SchemaMismatch
+            Iceberg cannot have the columns of the topic.
         ColdStorageError, CorruptionError, UnsupportedFormat
         """
         half_grace = grace_seconds / 2
@@ -231,7 +233,7 @@ class LiveTable:
     def _read(self, *, take: bool) -> _State:
         """Read the last version; move the pointer if its writer died before it did."""
         confirmed = self._seconds()
-        # Later, this process knows the last version, and meets those of others where readers find them.
+        # One listing: afterwards this process knows the last version, and finds those of other writers as readers do.
         listed = take or not self._has_listed
         pointer = self._folder.find_last(any_hint=take) if listed else self._folder.find()
         state = _State(pointer.version, pointer.etag, None, confirmed, is_ours=False)
@@ -250,7 +252,7 @@ class LiveTable:
             except CorruptionError:
                 if not take:
                     raise
-                # Of what is damaged nothing goes into the new table.
+                # Nothing of a damaged file goes into the new table.
                 return _State(pointer.version, pointer.etag, None, confirmed, is_ours=False)
         if pointer.hint != pointer.version and pointer.version:
             state.etag = self._folder.point_to(pointer.version, pointer.etag)
@@ -285,7 +287,7 @@ class LiveTable:
         return True
 
     def _check_lists(self, metadata: Any, version: int) -> None:
-        """Where the hint is gone, somebody may have emptied the folder: check the lists of old snapshots, too."""
+        """Check the lists of old snapshots too: without a hint, the folder may have been emptied."""
         there = {info.key for info in self._store.list(self._folder.prefix)}
         for snapshot in metadata.snapshots:
             if self._files.key(snapshot.manifest_list) not in there:
@@ -373,17 +375,19 @@ class LiveTable:
     def _changes(
         self, state: _State, ranges: Mapping[int, TableRange]
     ) -> tuple[OffsetsByName, list[NamedObject]]:
-        """Return what the last version names and the ranges do not, and what it does not name yet."""
+        """Return the objects of the last version that are in no range, and the objects of the ranges that it lacks."""
         gone: OffsetsByName = {}
         fresh: list[NamedObject] = []
         named = state.manifests.names(self._files) if state.ranges is None else None
-        for partition, item in ranges.items():
+        for partition, table_range in ranges.items():
             manifest = self._manifest(partition)
             if named is None:
-                missing, entries = item.changes(manifest, (state.ranges or {}).get(partition))
+                missing, entries = table_range.changes(manifest, (state.ranges or {}).get(partition))
             else:
                 missing = named.get(partition, {})
-                entries = [entry for entry in item.entries(manifest) if missing.pop(entry.name, None) is None]
+                entries = [
+                    entry for entry in table_range.entries(manifest) if missing.pop(entry.name, None) is None
+                ]
             if missing:
                 gone[partition] = missing
             fresh += [NamedObject(partition, manifest.keys.data(entry.name), entry) for entry in entries]
@@ -437,7 +441,7 @@ class LiveTable:
 
 
 def _schema_of(meta: TopicMeta, heads: Mapping[int, Head]) -> Any:
-    """Return the newest columns: of the topic, or of an object that another process published since it was read."""
+    """Return the newest columns: the topic's, or those of an object that another process published since."""
     schemas = {number: text for head in heads.values() for number, text in head.schemas.items()}
     newest = max(schemas, default=-1)
     schema = schema_from_text(schemas[newest]) if newest > meta.schema_id else meta.schema

@@ -17,8 +17,8 @@ from ..errors import ConfigError, CorruptionError
 from .schema import PARTITION_ID, partition_spec
 
 SNAPSHOTS_KEPT = 60
-"""The newest snapshots of which each is kept; of older ones one an hour is kept. None is older than half the grace
-of the sweep: an object stays for the whole grace, so a query that begins has the other half."""
+"""The number of newest snapshots that are all kept; of older ones, one an hour is kept. None is older than half the grace
+of the sweep. An object stays for the whole grace, so a query that begins has the other half."""
 
 TAKE = "tiered table TOPIC --take makes the next version from the log"
 """The advice of an error after which the store publishes nothing more."""
@@ -153,19 +153,20 @@ def with_snapshot(
 def expired(metadata: Any, clock_ms: int, kept_seconds: float) -> set[int]:
     """Return the ids of the snapshots that the next version leaves out, older than `kept_seconds` or too many.
 
-    A time so far ahead is of a clock that was wrong. No snapshot may have an earlier one than the last: all would be kept.
+    A snapshot whose time is as far ahead is left out too: its clock was wrong. No later snapshot may have an earlier time, so
+    otherwise all of them would be kept.
     """
     past = sorted(metadata.snapshots, key=lambda item: item.timestamp_ms)
     newest = {item.snapshot_id for item in past[-SNAPSHOTS_KEPT:]}
     hours: set[int] = set()
     left: set[int] = set()
-    for item in past:
-        hour = item.timestamp_ms // _HOUR_MS
-        within = abs(clock_ms - item.timestamp_ms) <= kept_seconds * 1000
-        kept = within and (item.snapshot_id in newest or hour not in hours)
+    for snapshot in past:
+        hour = snapshot.timestamp_ms // _HOUR_MS
+        within = abs(clock_ms - snapshot.timestamp_ms) <= kept_seconds * 1000
+        kept = within and (snapshot.snapshot_id in newest or hour not in hours)
         hours.add(hour)
-        if not kept and item.snapshot_id != metadata.current_snapshot_id:
-            left.add(item.snapshot_id)
+        if not kept and snapshot.snapshot_id != metadata.current_snapshot_id:
+            left.add(snapshot.snapshot_id)
     return left
 
 

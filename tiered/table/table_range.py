@@ -1,4 +1,4 @@
-"""What a snapshot of a table names of one partition: the objects of its head in a range of offsets, and how they changed.
+"""The range of one partition in a snapshot of a table: the objects of its head that the snapshot names, and their changes.
 
 ::
 
@@ -101,27 +101,27 @@ class TableRange:
                 yield page[row]
 
 
-def choose_end(head: Head, tails: int, named_end: int | None, budget: int) -> tuple[int, int]:
+def choose_end(head: Head, limit: int, named_end: int | None, budget: int) -> tuple[int, int]:
     """Return where the table ends in a partition, and what is left of `budget`, the objects that a snapshot may add.
 
     Parameters
     ----------
-    tails
-        The end of what may be named.
+    limit
+        The end of the objects that may be named.
     named_end
-        Where the last snapshot ended: what lies below it is never left out.
+        The end of the last snapshot; objects below it are never left out.
     """
     begin = head.start_offset if named_end is None else named_end
     for ref in head.pages:
         if ref.base_offset >= begin:
             if budget <= 0:
-                return min(tails, ref.base_offset), budget
+                return min(limit, ref.base_offset), budget
             budget -= ref.count
     if head.inline and head.inline[0].base_offset >= begin:
         if budget <= 0:
-            return min(tails, head.inline[0].base_offset), budget
+            return min(limit, head.inline[0].base_offset), budget
         budget -= len(head.inline)
-    return tails, budget
+    return limit, budget
 
 
 def tails_of(manifest: PartitionManifest, head: Head) -> int:

@@ -1,4 +1,4 @@
-"""Reads the versions of one topic's table: which is the newest, its metadata, and the manifests of its snapshots."""
+"""The reader of one topic's table: its newest version, the metadata of a version, and the manifests of snapshots."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class TableReader:
         return self._newest_values(self.folder.find())
 
     def found_by_readers(self) -> list[tuple[int, Any]]:
-        """Return the newest version and its metadata, and those of the pointer if that is behind: not every reader walks on.
+        """Return the newest version and its metadata, then those of the pointer if it is behind: some readers stop there.
 
         See `newest`.
         """
@@ -80,11 +80,11 @@ class TableReader:
         newest = self._newest_values(pointer)
         if newest is None:
             return []
-        found = [self._decoded(*newest)]
+        versions = [self._decoded(*newest)]
         if 0 < pointer.hint < pointer.version:
             with suppress(ObjectNotFound):
-                found.append((pointer.hint, self.read(pointer.hint)))
-        return found
+                versions.append((pointer.hint, self.read(pointer.hint)))
+        return versions
 
     def _newest_values(self, pointer: Pointer) -> tuple[int, dict[str, Any]] | None:
         version = pointer.version

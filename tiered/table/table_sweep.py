@@ -1,7 +1,7 @@
 """The part of a sweep that concerns the live table of one topic.
 
-The *newest version* is the one that readers find. While the pointer is behind it, as after a crash, some find the pointer's,
-and that counts with it. Two questions are answered from it:
+The *newest version* is the one that readers find. While the pointer is behind it, as after a crash, some readers find the
+version of the pointer, which counts as well. The sweep answers two questions from them:
 
 - *Which objects of the topic does it name?* They stay, although no manifest has named them for the grace. A publication
   commits nothing from heads that it read longer ago than half the grace. So a snapshot names an orphan that is due only if
@@ -126,11 +126,11 @@ class TableSweep:
         ours = sorted(
             (info for info in self._listed if _is_ours(info.key)), key=lambda info: info.modified_seconds
         )
-        found = self._found() if ours else []
-        if not found:
+        versions = self._found() if ours else []
+        if not versions:
             return PartSweep(self._topic, None, table=True)
-        version, oldest = found[0][0], found[-1][0]
-        named = {key for item in found for key in self._files_of(*item)}
+        version, oldest = versions[0][0], versions[-1][0]
+        named = {key for item in versions for key in self._files_of(*item)}
         base = self._base(version)
         due: list[ObjectInfo] = []
         if base is not None:
@@ -214,8 +214,8 @@ def stale_files(
     Parameters
     ----------
     changed_seconds
-        The objects of the topic had changed by that time (Unix, the server's clock). A publication may have had its heads from
-        before for half the grace.
+        The objects of the topic had changed by this time (Unix, the server's clock). For half the grace after it, a publication
+        may still have had older heads.
     live
         The names of all objects that the topic's heads name.
 

@@ -130,7 +130,7 @@ class TablePasses:
 
         Raises
         ------
-        ConfigError, ColdStorageError, CorruptionError, UnsupportedFormat
+        ConfigError, SchemaMismatch, ColdStorageError, CorruptionError, UnsupportedFormat
         """
         table = self._table(meta)
         rule, now = self._context.settings.policy_for(meta.name).table, boot_seconds()

@@ -51,14 +51,14 @@ class StagedLog:
             The disk failed, so that this is unknown until the store is open again.
         """
         with self._log.lock:
-            there = self._log.current().batches.last(query) >= number
+            has = self._log.current().batches.last(query) >= number
             topic, end = self._log.topic, self._log.end
-        if there and topic is not None:
+        if has and topic is not None:
             topic.writer(0).sync_to(end)
-        return there
+        return has
 
     def places(self, batch: Batch) -> dict[Place, PlaceRows]:
-        """Return what the rows of a batch are in each partition.
+        """Return topic, number and bytes of the rows of a batch, by partition.
 
         Raises
         ------
@@ -70,12 +70,12 @@ class StagedLog:
             self._log.writable()
             for attempt in self._log.tables.staged.find(batch):
                 for place, (topic, rows, size) in attempt.places.items():
-                    known = places.get(place, PlaceRows(topic, 0, 0))
-                    places[place] = PlaceRows(topic, known.rows + rows, known.bytes + size)
+                    before = places.get(place, PlaceRows(topic, 0, 0))
+                    places[place] = PlaceRows(topic, before.rows + rows, before.bytes + size)
         return places
 
     def records(self, batch: Batch) -> Iterator[tuple[list[Part], list[bytes]]]:
-        """Yield the parts and blocks of each record of a batch's rows, wherever it is by then.
+        """Yield the parts and blocks of each record of a batch's rows; a renewal may append records again meanwhile.
 
         Raises
         ------
@@ -91,13 +91,13 @@ class StagedLog:
                 yield found
 
     def drop(self, query: str, attempts: Iterable[str] | None = None) -> None:
-        """Forget rows that are staged for a query; None: all of them."""
+        """Forget the rows of some attempts of a query, by default of all."""
         with self._log.lock:
             self._log.writable()
             self._log.tables.staged.drop(query, attempts)
 
     def forget(self) -> None:
-        """Forget staged rows that nobody came back for."""
+        """Forget the attempts that staged nothing more for `ROWS_SECONDS`."""
         with self._log.lock:
             self._log.tables.staged.forget(self._log.context.clock())
 

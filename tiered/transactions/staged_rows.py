@@ -1,4 +1,4 @@
-"""Staged rows: rows in records of the transaction log that wait for a decision, and the table of those that do."""
+"""Staged rows: rows in records of the transaction log that wait for a decision, and their table."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ STAGED_COLUMNS = pa.schema(
 )
 """The columns of the transaction log that the first staged rows of a store add."""
 ROWS_SECONDS = 24 * 3600.0
-"""Rows that are neither committed nor aborted are forgotten after this time."""
+"""Rows that are neither committed nor aborted are forgotten this long after the last of their attempt."""
 
 
 class Staged(NamedTuple):
@@ -102,7 +102,7 @@ class StagedAttempt:
         self.places: dict[Place, PlaceRows] = {}
 
     def add(self, offset: int, number: int, parts: Sequence[Part]) -> None:
-        """Take over a record; one with a number that is there was appended again."""
+        """Take over a record. A record with a known number was appended again."""
         if number not in self.records:
             for part in parts:
                 _, rows, size = self.places.get(part.place, (part.topic, 0, 0))
@@ -123,7 +123,7 @@ class StagedTable:
     Attributes
     ----------
     appended
-        The bytes of rows in all records so far.
+        The bytes of rows in the records since `LogTables.begin_count`.
     bytes
         The bytes of the rows that wait.
     """
@@ -163,25 +163,25 @@ class StagedTable:
         ConfigError
             Rows are missing.
         """
-        found = []
-        for item in batch.staged:
-            if not item.rows:
+        attempts = []
+        for staged in batch.staged:
+            if not staged.rows:
                 continue
-            attempt = self._attempts.get(item.attempt)
-            if attempt is None or attempt.query != batch.query or not attempt.is_all_of(item):
+            attempt = self._attempts.get(staged.attempt)
+            if attempt is None or attempt.query != batch.query or not attempt.is_all_of(staged):
                 raise ConfigError(
-                    f"no rows are staged as {item.attempt}: they were aborted, or not committed within "
+                    f"no rows are staged as {staged.attempt}: they were aborted, or not committed within "
                     f"{ROWS_SECONDS / 3600:.0f} hours; write them again"
                 )
-            found.append(attempt)
-        return found
+            attempts.append(attempt)
+        return attempts
 
     def knows(self, name: str) -> bool:
         """Whether an attempt has rows that wait."""
         return name in self._attempts
 
     def drop(self, query: str, names: Iterable[str] | None = None) -> None:
-        """Forget attempts of a query; None: all of them."""
+        """Forget some attempts of a query, by default all."""
         own = [name for name, item in self._attempts.items() if item.query == query]
         self._remove(own if names is None else set(own) & set(names))
 
@@ -190,7 +190,7 @@ class StagedTable:
             self.bytes -= self._attempts.pop(name).bytes
 
     def forget(self, now_us: int) -> None:
-        """Forget what nobody came back for."""
+        """Forget the attempts that staged nothing more for `ROWS_SECONDS`."""
         oldest = now_us - ROWS_SECONDS * 1e6
         self._remove([name for name, attempt in self._attempts.items() if attempt.time_us < oldest])
 

@@ -76,7 +76,7 @@ class Staging:
         self._swept_us = 0
 
     def recover(self) -> None:
-        """Take over what an early build knew of queries.
+        """Import the last batches of queries from the files of an early build.
 
         Raises
         ------
@@ -106,7 +106,7 @@ class Staging:
         ------
         TopicNotFound, SchemaMismatch, RecordTooLarge
             A topic cannot take the rows; nothing is staged that could be committed.
-        DiskFull, ConfigError, ReadOnly
+        DiskFull, PartitionPoisoned, StoreClosed, ConfigError, ReadOnly
         """
         _check_attempt(attempt)
         writer = _AttemptWriter(self._log, self._key(topic, query), attempt)
@@ -186,7 +186,7 @@ class Staging:
         CorruptionError, TopicNotFound, DiskFull
             Nothing is committed.
         PartitionPoisoned, ColdStorageError
-            See `Commits.commit`. To commit again is right in any case.
+            See `Commits.commit`. Committing the batch again is safe in any case.
         """
         if not 0 <= batch < BATCH_MAX:
             raise ConfigError(f"the number of a batch is from 0 to {BATCH_MAX - 1}, not {batch}")
@@ -218,10 +218,10 @@ class Staging:
         return parts
 
     def _verify(self, batch: Batch, parts: Sequence[EncodedPart[OpenTopic]]) -> None:
-        """Read every row: what is decided has to be readable."""
+        """Read every staged row: a decided batch has to be readable."""
         metas = {(part.topic.meta.topic_id, part.partition): part.topic.meta for part in parts}
-        for found, data in self._log.records(batch):
-            for _ in rows_in(found, data, metas):
+        for record_parts, data in self._log.records(batch):
+            for _ in rows_in(record_parts, data, metas):
                 pass
 
     def _check_room(self, length: int) -> None:
@@ -249,7 +249,7 @@ class Staging:
             return self._locks.setdefault(key, threading.Lock())
 
     def _sweep_if_due(self) -> None:
-        """Forget rows that nobody came back for, once in `_SWEEP_SECONDS`."""
+        """Forget old staged rows, once in `_SWEEP_SECONDS`."""
         now_us = self._context.clock()
         with self._lock:
             due = now_us - self._swept_us >= _SWEEP_SECONDS * 1e6
@@ -295,7 +295,7 @@ class _AttemptWriter:
         self._written += sum(part.bytes for part in parts)
 
     def _encoded(self) -> tuple[list[Part], list[bytes]]:
-        """Encode the rows that wait, and let go of them: attempts that wait for the log hold one copy of their rows each."""
+        """Encode and release the waiting rows: an attempt that waits for the log holds one copy of its rows."""
         parts, data = [], []
         self._bytes = 0
         while self._waiting:
@@ -348,7 +348,7 @@ def _named_partitions(topic: OpenTopic, column: pa.Array) -> pa.Array:
 def _by_partition(
     meta: TopicMeta, rows: pa.RecordBatch, named: pa.Array | None
 ) -> Iterator[tuple[int | None, pa.RecordBatch]]:
-    """Yield rows by partition: the one that is named, else by their key; None: neither."""
+    """Yield rows by partition: the named one, else that of their key; None for rows with neither."""
     if named is not None:
         for partition in sorted(set(pc.unique(named).to_pylist()) - {None}):
             yield partition, rows.filter(pc.equal(named, partition))

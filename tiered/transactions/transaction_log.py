@@ -43,7 +43,7 @@ from .transaction_table import Decided
 
 
 class LogPoint(NamedTuple):
-    """A place in the transaction log, and the parts of the transactions before it that may not be durable."""
+    """An end of the transaction log, and the parts of the transactions before it that may not be durable."""
 
     end: int
     open: list[Sequence[Part]]
@@ -111,9 +111,9 @@ class TransactionLog:
         with self._lock:
             topic = self._log.writable()
             self._log.check_not_deleted(meta)
-            known = self._log.tables.positions.of(consumer, meta.name)
+            present = self._log.tables.positions.of(consumer, meta.name)
             owned = [
-                known.get(partition)
+                present.get(partition)
                 or Position(consumer, meta.name, meta.topic_id, partition, None, 0, None, session, note)
                 for partition in partitions
             ]
@@ -172,7 +172,10 @@ class TransactionLog:
             self._numbers[moves.session] = moves.number
 
     def _check_owned(self, moves: Moves) -> None:
-        """Raise `Fenced` unless the session owns all positions that move, or `TopicNotFound`. The caller holds the lock."""
+        """Raise `Fenced` unless the session owns all positions that move; `TopicNotFound` if the topic was deleted.
+
+        The caller holds the lock.
+        """
         consumer, meta, session, offsets = moves[:4]
         self._log.check_not_deleted(meta)
         if not offsets and all(
@@ -192,9 +195,9 @@ class TransactionLog:
         with self._lock:
             topic = self._log.writable()
             removed = [
-                item
-                for item in self._log.tables.positions.sorted()
-                if item.consumer == consumer and topic_name in (None, item.topic)
+                position
+                for position in self._log.tables.positions.sorted()
+                if position.consumer == consumer and topic_name in (None, position.topic)
             ]
             if not removed:
                 return []
@@ -270,16 +273,16 @@ class TransactionLog:
             applied = self._log.tables.decided.first_open(self._log.end)
             for at, decision in enumerate(decisions):
                 try:
-                    known = placed.get(decision.session)
-                    if known is None:
-                        known = self._outcome(decision.session, decision.again_since)
-                    moved = [] if known is not None else self._owned(decision, now_us)
+                    earlier = placed.get(decision.session)
+                    if earlier is None:
+                        earlier = self._outcome(decision.session, decision.again_since)
+                    moved = [] if earlier is not None else self._owned(decision, now_us)
                     batch = {} if decision.batch is None else self._batch_row(decision.batch)
                 except (Fenced, TopicNotFound, ServerUnavailable, ConfigError) as error:
                     verdicts.append(error)
                     continue
-                verdicts.append(known)
-                if known is not None:
+                verdicts.append(earlier)
+                if earlier is not None:
                     continue
                 for moves in decision.moves:
                     self._note_number(moves)
@@ -294,7 +297,7 @@ class TransactionLog:
             return verdicts, self._log.end
 
     def _batch_row(self, batch: Batch) -> dict[str, Any]:
-        """Return what the record of a batch has besides that of a transaction. The caller holds the lock."""
+        """Return the columns of a batch's record that other transactions do not have. The caller holds the lock."""
         attempts = self._log.tables.staged.find(batch)
         records = [at for attempt in attempts for _, at in sorted(attempt.records.items())]
         return {"kind": BATCH, "id": batch.query, "number": batch.number, "records": records}
@@ -313,13 +316,13 @@ class TransactionLog:
 
     def _outcome(self, session: str, since: int | None) -> Ranges | None:
         """See `outcome`; None for a first attempt. The caller holds the lock."""
-        known = self._log.tables.outcomes.find(session)
-        if known is None and since is not None and since < self._log.tables.outcomes.known_from:
+        ranges = self._log.tables.outcomes.find(session)
+        if ranges is None and since is not None and since < self._log.tables.outcomes.known_from:
             raise ServerUnavailable(
                 "whether the transaction is committed is unknown: its commit was sent again after so many others that the store "
                 "no longer knows"
             )
-        return known
+        return ranges
 
     def _owned(self, decision: Decision, now_us: int) -> list[Position]:
         """Return the positions to store; raise `Fenced` for an older session. The caller holds the lock."""
@@ -372,13 +375,13 @@ class TransactionLog:
         return len(self._log.tables.decided)
 
     def point(self) -> LogPoint:
-        """Return the end of the log as it is now."""
+        """Return the end of the log as it is now, and its open transactions."""
         with self._lock:
             self._log.current()
             return LogPoint(self._log.end, [item.parts for item in self._log.tables.decided.open()])
 
     def parts_since(self, point: LogPoint) -> list[Sequence[Part]] | None:
-        """Return the parts of all transactions since then, in order; None if the log has lost some."""
+        """Return the parts of all transactions after a point, in order; None if the log has lost some."""
         with self._lock:
             topic = self._log.open()
         if topic is None:
@@ -448,7 +451,7 @@ class TransactionLog:
             self._log.tables.decided.forget(durable)
 
     def mark_applied(self) -> None:
-        """Store durably that no transaction is open, unless the log says so."""
+        """Store durably that no transaction is open, unless the log says so already."""
         with self._lock:
             if self._log.topic is None or not self._log.tables.decided.is_unmarked:
                 return
@@ -457,7 +460,7 @@ class TransactionLog:
         topic.writer(0).sync_to(end)
 
     def move(self, offset: int, at: int, first_offset: int) -> None:
-        """Note that rows that a recovery appended have other offsets than the record of their transaction says."""
+        """Take over the first offset of a part that a recovery appended elsewhere than its record says."""
         with self._lock:
             tables = self._log.tables
             tables.decided.move(offset, at, first_offset)

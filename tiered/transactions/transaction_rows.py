@@ -189,7 +189,7 @@ class _PartRows(Generic[_Topic]):
         self._buffer: RecordBuffer | RowBuffer | None = None
 
     def add(self, share: _Share[_Topic]) -> None:
-        # The topic may have been asked for anew since, and have more columns.
+        # The topic may have more columns than at the last call.
         self.topic, rows = share.topic, share.rows
         if isinstance(rows, pa.RecordBatch):
             self._close_buffer()

@@ -19,7 +19,7 @@ class Decided(NamedTuple):
     Attributes
     ----------
     records
-        The offsets of the records that hold its rows; empty if its own does.
+        The offsets of the records that hold its rows; empty if the record at `offset` holds them.
     """
 
     offset: int
@@ -33,9 +33,9 @@ class TransactionTable:
     Attributes
     ----------
     bytes
-        The bytes of rows in all records so far.
+        The bytes of rows in the records since `LogTables.begin_count`.
     forgotten
-        How often open transactions were removed.
+        Rises whenever open transactions may have been removed.
     """
 
     def __init__(self) -> None:
@@ -103,12 +103,12 @@ class TransactionTable:
         return dict(self._sessions)
 
     def move(self, offset: int, at: int, first_offset: int) -> None:
-        """Note that the rows of a part have other offsets than its record says."""
-        item = self._open.get(offset)
-        if item is not None:
-            parts = list(item.parts)
+        """Take over the first offset of a part that is not where its record says."""
+        decided = self._open.get(offset)
+        if decided is not None:
+            parts = list(decided.parts)
             parts[at] = parts[at]._replace(first_offset=first_offset)
-            self._open[offset] = item._replace(parts=tuple(parts))
+            self._open[offset] = decided._replace(parts=tuple(parts))
 
     def use(self, name: str, session: str) -> None:
         """Make a session the newest of a name."""
@@ -141,8 +141,8 @@ class TransactionTable:
         applied = row.get("applied")
         if applied is not None and applied > self._applied:
             self._applied = applied
-            for known in [known for known in self._open if known < applied]:
+            for before in [before for before in self._open if before < applied]:
                 self.forgotten += 1
-                del self._open[known]
+                del self._open[before]
         if row.get("parts"):
             self.decide(offset, tuple(parts_in(row["parts"])), tuple(row.get("records") or ()))

@@ -19,7 +19,7 @@ def whole_ends(transactions: Iterable[Sequence[Part]], ends: Mapping[Place, int]
     Parameters
     ----------
     transactions
-        All transactions that may not be, in the order of the log; in a partition, their rows have that order too.
+        All transactions that may be torn, in the order of the log. Their rows have this order in each partition too.
     """
     whole = dict(ends)
     for parts in transactions:
@@ -34,7 +34,7 @@ class WriterReading:
     """A read in the process that commits: it asks which transactions are open after it has taken the ends.
 
     Records that were appended before the read are in it: while a transaction has its rows in some of its partitions only,
-    nobody else appends to any of them.
+    no other thread appends to any of them.
     """
 
     def __init__(self, log: TransactionLog) -> None:

@@ -1,7 +1,8 @@
 """The times from which the rules ask for their actions, while the facts stay the same. Pure.
 
-Each rule of a plan is solved for the time here. Neither the log in the bucket nor the local log may have a gap, so an action
-can wait for that of a neighbour: it is due at the later of both times, unless the neighbour expires before.
+The rules for seals, expiry, offloads, tails, eviction, compression, merges and storage classes are solved for the time here.
+Neither the log in the bucket nor the local log may have a gap, so an action can wait for that of a neighbour: it is due at
+the later of both times, unless the neighbour expires before.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from ..rules.merge import merges
 
 ALWAYS = -(1 << 80)
 NEVER = 1 << 80
-# Which objects are merged is tried out, at the times at which that may change: so many objects in all.
+# Merges are found by trying the times at which they may change; each try looks at all objects, at most so many in all.
 _TRIED_OBJECTS_MAX = 200_000
 
 
@@ -40,7 +41,7 @@ class Forecast:
     Parameters
     ----------
     now_us
-        Nothing is looked for before it.
+        The forecast begins here.
     """
 
     def __init__(self, facts: PartitionFacts, policy: Policy, has_cold: bool, now_us: int) -> None:
@@ -58,14 +59,14 @@ class Forecast:
         ]
 
     def by_segment(self) -> list[tuple[SegmentFact, list[Due]]]:
-        """Return what comes of each live segment by itself, in offset order; expiry and merges are not in it."""
+        """Return the actions to come on each live segment, in offset order, without expiry, merges and moves."""
         published, evicted = self._published(), self._evicted()
-        found = []
+        forecasts = []
         for segment, publish, evict in zip(self.segments, published, evicted, strict=True):
             gone = self.expires(segment.end_offset).due_us
             dues = [*self._sealed(segment), *publish, *evict, *self._compressed(segment, evict)]
-            found.append((segment, [item for item in dues if item.due_us < min(gone, NEVER)]))
-        return found
+            forecasts.append((segment, [item for item in dues if item.due_us < min(gone, NEVER)]))
+        return forecasts
 
     def expires(self, end_offset: int) -> Due:
         """Return from when on everything before `end_offset` is deleted; `NEVER` where no rule says so."""
@@ -75,7 +76,7 @@ class Forecast:
     def merged(self) -> Iterator[tuple[Due, Merge]]:
         """Yield merges to come, each range of offsets at the first time at which it is asked for.
 
-        So far as it can be tried out in reasonable time: what comes late in a long log is left out.
+        Only so many times are tried; late merges of a long log are left out.
         """
         rule, objects = self._policy.merge, self._facts.objects
         if not self._has_cold or rule.after is None or not objects:
@@ -129,7 +130,7 @@ class Forecast:
     # -- expire ----------------------------------------------------------------------------------
 
     def _check_retention(self) -> None:
-        """Note for each run of offsets from when on all of it is behind the start offset."""
+        """Compute for each run of offsets from when on all of it is before the start offset."""
         facts, rule = self._facts, self._policy.retention
         spans = facts.spans()
         left_bytes = sum(span.bytes for span in spans)
@@ -203,7 +204,7 @@ class Forecast:
     # -- evict and compress ----------------------------------------------------------------------
 
     def is_evictable(self, segment: SegmentFact) -> bool:
-        """Whether it may be evicted as far as it is concerned itself (promise P5)."""
+        """Whether a segment may be evicted, regardless of its neighbours and of the time (promise P5)."""
         here = self._has_cold and segment.sealed and not segment.newest and segment.in_manifest
         return here and not self._policy.pin.topic and not self._facts.is_damaged_in_bucket(segment)
 

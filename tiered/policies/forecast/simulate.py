@@ -39,7 +39,7 @@ from ..plan import Plan, make_plan
 from ..policy import Policy
 
 _PASSES_MAX = 1000
-"""At one time; plans come to rest long before."""
+"""The most passes that are simulated at one time; plans come to rest long before."""
 
 _TIMES_MAX = 200
 _LOOKS_MAX = 30_000
@@ -207,11 +207,11 @@ def apply_actions(facts: StoreFacts, actions: Iterable[Action], now_us: int) -> 
     before = bytes_by_tier(facts.partitions)["warm"]
     swept_us = facts.swept_us
     for action in actions:
-        place = action.topic, action.partition
+        key = action.topic, action.partition
         if isinstance(action, Sweep):
             swept_us = now_us
         else:
-            parts[place] = _done(parts[place], action, now_us)
+            parts[key] = _done(parts[key], action, now_us)
     left = facts.disk_free_bytes + before - bytes_by_tier(parts.values())["warm"]
     return replace(facts, partitions=tuple(parts.values()), disk_free_bytes=left, swept_us=swept_us)
 

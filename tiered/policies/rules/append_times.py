@@ -15,10 +15,10 @@ Stamp = tuple[int, int]
 
 
 def corrected_times(stamps: Iterable[Stamp], now_us: int) -> dict[Stamp, int]:
-    """Return the times of appends that a wall clock gave which never went back, and is not ahead of `now_us`.
+    """Return append times that never decrease along the log, and none of which is after `now_us`.
 
-    A time ahead of now never was, and one before that of an earlier piece is of a clock that was behind: in the place of
-    either comes the next time that can be, or now. So nothing is taken for older than it is for its neighbours.
+    A time after now, or before that of an earlier piece, comes from a wrong clock. The next plausible time replaces it, or
+    now. So no piece counts as older than the pieces around it show.
 
     Parameters
     ----------

@@ -14,10 +14,10 @@ from ..facts import ObjectFact, PartitionFacts
 from ..policy import Policy
 
 BYTES_PER_PASS = 1 << 30
-"""A pass moves so much in a partition, and one object more: its other actions come first."""
+"""A pass begins no further move in a partition after so many bytes: its other actions come first."""
 
 BILLED_BYTES_MIN = 128 << 10
-"""The cheaper classes bill each object as so large at least."""
+"""The least size that the cheaper classes bill for an object."""
 
 _DAY_US = 86_400_000_000
 _BILLED_US_MIN = {"STANDARD_IA": 30 * _DAY_US, "ONEZONE_IA": 30 * _DAY_US, "GLACIER_IR": 90 * _DAY_US}

@@ -29,7 +29,7 @@ def compaction(case: PartitionCase, segments: Sequence[SegmentFact], start_offse
     Parameters
     ----------
     start_offset
-        The log's, as it is once this plan's expiry is done.
+        The start offset of the log after this plan's expiry.
     """
     rule, state, facts = case.policy.compact_keys, case.facts.compaction, case.facts
     if rule.after is None or state is None or not case.has_cold:

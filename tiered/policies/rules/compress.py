@@ -19,7 +19,7 @@ _SMALL_BLOCKS = 4
 def compressions(
     case: PartitionCase, segments: Iterable[SegmentFact], evicted: Collection[UUID | None]
 ) -> Iterator[Compress]:
-    """Yield what is old enough, and would profit; not what this plan evicts, or the next ones soon."""
+    """Yield the old segments that profit, without those that this plan evicts or a later plan will evict soon."""
     rule = case.policy.compress
     if rule.after is None:
         return

@@ -21,7 +21,7 @@ def cut(facts: PartitionFacts, policy: Policy, start_offset: int) -> Cut | None:
     Parameters
     ----------
     start_offset
-        The log's, as it is once this plan's expiry is done.
+        The start offset of the log after this plan's expiry.
     """
     share, start = policy.cut_share, start_offset
     # The manifest has to say first where the log begins: before that, the records count as live there.

@@ -26,7 +26,7 @@ def erasures(case: PartitionCase, segments: Sequence[SegmentFact], start_offset:
     Parameters
     ----------
     start_offset
-        The log's, as it is once this plan's expiry is done.
+        The start offset of the log after this plan's expiry.
     """
     facts = case.facts
     due = [item for item in facts.erasures if item.checked_offset < item.horizon]

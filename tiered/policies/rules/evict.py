@@ -11,7 +11,7 @@ from .case import OUTDATED, PartitionCase, age_reason, segment_fields, size_reas
 
 
 def evictable(case: PartitionCase, segments: Sequence[SegmentFact]) -> Iterator[SegmentFact]:
-    """Yield what may be evicted (promise P5), oldest first; what stays local stays contiguous."""
+    """Yield the segments that may be evicted (promise P5), oldest first; the local log stays contiguous."""
     pin = case.policy.pin
     # Computed once: there may be thousands of objects and of segments.
     has_damage = any(item.damaged for item in case.facts.objects)
@@ -27,7 +27,7 @@ def evictable(case: PartitionCase, segments: Sequence[SegmentFact]) -> Iterator[
 
 
 def evictions(case: PartitionCase, segments: Sequence[SegmentFact]) -> Iterator[EvictLocal]:
-    """Yield what the rules on age and size evict, oldest first."""
+    """Yield the evictions of outdated files, then those by the rules on age and size, oldest first."""
     rule = case.policy.local_retention
     local = sum(item.local_bytes for item in segments)
     outdated = list(_outdated(case, segments))

@@ -12,7 +12,7 @@ from .case import PartitionCase, is_behind, size_reason, unread_by
 
 
 def expiry(case: PartitionCase) -> Expire | None:
-    """Return the one step to the new start offset; what earlier deletions left counts as well."""
+    """Return the one step to the new start offset; leftovers of earlier deletions ask for it as well."""
     facts = case.facts
     start, reason = facts.start_offset, "lies before the start offset"
     for span, why in _due(case):
@@ -25,12 +25,12 @@ def expiry(case: PartitionCase) -> Expire | None:
     cold = sum(item.bytes for item in facts.cold_objects if is_behind(item, start))
     cold += sum(item.cold_bytes for item in gone)
     local = sum(item.local_bytes for item in gone)
-    known = facts.published_start_offset
+    published = facts.published_start_offset
     # A restore of a bucket without a manifest would give the offsets again.
-    begins = case.has_cold and known is None and start > 0 and case.policy.offload.after is not None
-    # Readers of the bucket alone are to see what was deleted go, also where no object goes whole.
-    untold = begins or (case.has_cold and known is not None and known < start)
-    if start == facts.start_offset and not (local or cold or untold):
+    begins = case.has_cold and published is None and start > 0 and case.policy.offload.after is not None
+    # The bucket must learn the start offset even if no object goes whole: its readers must not see deleted records.
+    unpublished = begins or (case.has_cold and published is not None and published < start)
+    if start == facts.start_offset and not (local or cold or unpublished):
         return None
     return Expire(
         topic=facts.topic,

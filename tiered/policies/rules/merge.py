@@ -25,13 +25,13 @@ from ..policy import Policy
 
 GROWTH = 4
 SEGMENTS_MAX = 256
-"""An object holds records of at most so many segments, as their facts stand in its footer."""
+"""The most segments of one object, whose footer has the facts of each."""
 
 TARGETS_PER_PASS = 4
-"""A pass merges about so many times the target in a partition; its other actions come first."""
+"""A pass begins no further merge in a partition after so many times the target: its other actions come first."""
 
-# What retention takes soon is not worth the rewriting, and joined records expire together: so objects must have
-# a quarter of their time before them, and what is joined lies within a tenth of it.
+# Objects that expire soon are not worth a merge, and merged records expire together. So an object must have a quarter of
+# its time before it, and the objects of one merge lie within a tenth of that time.
 _LEFT = 4
 _SPREAD = 10
 
@@ -59,7 +59,7 @@ def merges(facts: PartitionFacts, policy: Policy, now_us: int, start_offset: int
     Parameters
     ----------
     start_offset
-        The log's, as it is once this plan's expiry is done.
+        The start offset of the log after this plan's expiry.
     """
     rule, kept = policy.merge, policy.retention
     if rule.after is None or rule.target_bytes is None:
@@ -79,7 +79,7 @@ def groups(run: Sequence[ObjectFact], limits: _Limits) -> Iterator[Sequence[Obje
     group: list[ObjectFact] = []
     for item in run:
         if group and not limits.fits(group, item):
-            # Each is less than half the target, so what the next one does not fit fills half of it.
+            # Each object is less than half the target, so a group that the next one does not fit fills half of it.
             yield group
             group = []
         group.append(item)
@@ -90,7 +90,7 @@ def groups(run: Sequence[ObjectFact], limits: _Limits) -> Iterator[Sequence[Obje
 
 
 def _growing(run: Sequence[ObjectFact]) -> Iterator[Sequence[ObjectFact]]:
-    """Yield the longest groups that are `GROWTH` times their largest object; that one parts those that are not."""
+    """Yield the longest groups of at least `GROWTH` times their largest object; a smaller group is divided at that object."""
     if len(run) < 2:
         return
     largest = max(range(len(run)), key=lambda i: run[i].bytes)

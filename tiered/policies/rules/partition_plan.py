@@ -144,7 +144,7 @@ def _seal_for_room(free: int, plans: Sequence[PartitionPlan]) -> None:
 
 
 def promote(facts: StoreFacts, plans: Sequence[PartitionPlan]) -> None:
-    """Make copies where the disk then still has twice its floor: what is appended next must not end them again."""
+    """Plan copies while the disk keeps twice its floor free: the next appends must not displace them again."""
     room = 1 << 62
     if facts.disk_total_bytes:
         floor = max((plan.case.floor_bytes for plan in plans), default=0)

@@ -25,7 +25,7 @@ class CopiesPlan:
     Parameters
     ----------
     start_offset
-        The log's, as it is once this plan's expiry is done.
+        The start offset of the log after this plan's expiry.
     """
 
     def __init__(self, facts: PartitionFacts, policy: Policy, now_us: int, start_offset: int) -> None:
@@ -43,12 +43,12 @@ class CopiesPlan:
         self.dropped = list(self._drop())
 
     def _drop(self) -> Iterator[Demote]:
-        """Take what has no reason to stay out of `kept`."""
+        """Remove the copies without a reason to stay from `kept`, and yield the actions."""
         rule = self._policy.promote
         for copy in list(self.kept):
-            item = self._objects.get(copy.name)
+            fact = self._objects.get(copy.name)
             unused = self._now_us - self._used_us(copy)
-            if item is None and self._all_known:
+            if fact is None and self._all_known:
                 reason = "its object is not in the manifest any more"
             elif self.is_held(copy):
                 continue
@@ -59,8 +59,8 @@ class CopiesPlan:
             else:
                 continue
             yield self.drop(copy, reason)
-        for copy in [item for item in self.kept if not self.is_held(item)]:
-            size = sum(item.bytes for item in self.kept)
+        for copy in [fact for fact in self.kept if not self.is_held(fact)]:
+            size = sum(fact.bytes for fact in self.kept)
             if size <= rule.bytes:
                 return
             reason = f"size {approximate_size(size)}, promote.bytes is {approximate_size(rule.bytes)}"
@@ -73,11 +73,11 @@ class CopiesPlan:
         return Demote(**self._about(item), bytes=copy.bytes, reason=reason, name=copy.name)
 
     def droppable(self) -> list[tuple[int, CopyFact]]:
-        """Return what may be dropped for room, and when it was last used."""
+        """Return the copies that may be dropped for room, with the times of their last use."""
         return [(self._used_us(item), item) for item in self.kept if not self.is_held(item)]
 
     def is_held(self, copy: CopyFact) -> bool:
-        """Whether it is the good copy of a damaged object, or of a time that is pinned; of an unknown object, may be."""
+        """Whether a copy is of a damaged object or a pinned time, or may be pinned because its object is unknown."""
         item, pin = self._objects.get(copy.name), self._policy.pin
         if item is None:
             return not self._all_known and (pin.since is not None or pin.until is not None)

@@ -9,17 +9,16 @@ from ..facts import ObjectFact, PartitionFacts, ScrubFact
 from ..policy import Policy
 
 DEEP_EVERY = 4
-"""Every so many rounds all bytes are read, also where the server keeps checksums: its answer is only its word."""
+"""One of so many rounds reads all bytes, even if the server keeps checksums: its answer is no proof."""
 
 OBJECTS_MAX = 1000
 _READ_BYTES = 8 << 20
 
 
 def scrub(facts: PartitionFacts, policy: Policy, now_us: int, start_offset: int) -> Scrub | None:
-    """Return what this pass looks at, or None where nothing is due.
+    """Return the scrub of this pass, or None if none is due.
 
-    The first round begins once the oldest object is as old as the interval between rounds: an upload was compared
-    with what arrived.
+    The first round begins once the oldest object is as old as the interval between rounds, since each upload was verified.
     """
     rule = policy.scrub
     objects = [item for item in facts.objects if item.sealed and item.end_offset > start_offset]

@@ -11,7 +11,7 @@ from .case import OUTDATED, PartitionCase, age_reason, erasure_reason, segment_f
 
 
 def seals(case: PartitionCase, segments: Iterable[SegmentFact], start_offset: int) -> Iterator[Seal]:
-    """Yield the end of the segment that is appended to, where it is due."""
+    """Yield the seal of the active segment, if it is due."""
     for segment in segments:
         if segment.sealed or not segment.newest:
             continue
