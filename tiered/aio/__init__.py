@@ -1,6 +1,6 @@
 """The store for asyncio: appends that share a sync, consumers and transactions, without a thread for each.
 
-`open` returns an `AsyncStore`. What is not here is done by its ``sync``, the `Store` itself, in ``asyncio.to_thread``.
+`open` returns an `AsyncStore`. Its ``sync`` is the `Store` itself, for all other calls; run them by ``asyncio.to_thread``.
 """
 
 from .consumer import AsyncConsumer

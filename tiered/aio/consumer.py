@@ -24,7 +24,7 @@ _RECORDS_MAX = 10_000
 class AsyncConsumer:
     """A `Consumer` for coroutines; get it from `AsyncTopic.consumer`.
 
-    What a cancelled `poll` had read is returned by the next one. `commit` commits what was returned.
+    The next `poll` returns the records that a cancelled one had read. `commit` commits the positions behind returned records.
 
     Attributes
     ----------
@@ -82,7 +82,7 @@ class AsyncConsumer:
             await self._wait(left)
 
     async def _fill(self) -> None:
-        """Read what there is, without waiting for more. After a cancellation, the next call takes over what was read."""
+        """Read the present records without waiting for more; after a cancellation, the next call takes over its read."""
         async with self._turns():
             if self._read:
                 return
@@ -103,7 +103,7 @@ class AsyncConsumer:
                     self._lineages[partition] = self._read_lineages[partition]
 
     def _turns(self) -> asyncio.Lock:
-        """Return the lock for calls that take turns. It belongs to an event loop, and one that ended may have left it locked.
+        """Return the lock for calls that take turns: one for each event loop, as a closed loop may have left its own locked.
 
         Raises
         ------
@@ -148,8 +148,8 @@ class AsyncConsumer:
 
     async def lag(self) -> dict[int, int]:
         """Return the number of durable records that were not returned yet, by partition."""
-        found, at = await self._threads.run(lambda: (self.sync.lag(), self.sync.position()))
-        return {key: lag + at[key] - self._returned[key] for key, lag in found.items()}
+        lags, read = await self._threads.run(lambda: (self.sync.lag(), self.sync.position()))
+        return {key: lag + read[key] - self._returned[key] for key, lag in lags.items()}
 
     async def seek(self, to: Mapping[int, int] | object) -> None:
         """Continue at other offsets; see `Consumer.seek`."""
@@ -169,7 +169,7 @@ class AsyncConsumer:
     # -- its end ---------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """End it: a `poll` that waits raises `StoreClosed`."""
+        """End the consumer; a `poll` that waits raises `StoreClosed`."""
         self.sync.close()
         for wake in list(self._wakes):
             wake.set()

@@ -52,7 +52,7 @@ class AsyncStore:
         await self._threads.run(self.sync.flush)
 
     async def close(self) -> None:
-        """Flush and close; see `Store.close`. What waits ends, or raises `StoreClosed`. May be called twice."""
+        """Flush and close; see `Store.close`. Waiting calls end, or raise `StoreClosed`. May be called twice."""
         if self._threads.closed:
             return
         try:

@@ -22,6 +22,7 @@ class AsyncTransaction:
     Attributes
     ----------
     sync : Transaction
+        The transaction itself.
     """
 
     def __init__(self, transaction: Transaction, threads: Threads) -> None:

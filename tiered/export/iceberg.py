@@ -76,8 +76,11 @@ def export_iceberg(topic: Topic, table: str, catalog: Any = "default") -> Iceber
     ConfigError
         pyiceberg is not installed, there is no such catalog, the store is local, or the table is not an export of the
         topic.
-    CorruptionError, ColdStorageError
-        With ``retryable``: another process changed the table at the same time.
+    SchemaMismatch
+        Iceberg cannot have the columns of the topic.
+    CorruptionError
+    ColdStorageError
+        The bucket or the catalog failed; with ``retryable``, perhaps another process changed the table at the same time.
     """
     try:
         from pyiceberg.exceptions import CommitFailedException

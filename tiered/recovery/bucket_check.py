@@ -28,8 +28,16 @@ def verify_bucket(
 ) -> tuple[UUID, frozenset[str]]:
     """Verify all documents and manifests that a restore needs; return the store's id and features.
 
-    Log the partitions that the restore will empty, because they had no objects at `at_us`. Add the orphans that `at_us`
+    Logs the partitions that the restore will empty, because they had no objects at `at_us`. Adds the orphans that `at_us`
     needs to `verified`.
+
+    Raises
+    ------
+    ConfigError
+        There is no store at the URL.
+    CorruptionError, UnsupportedFormat
+        A document, head, page or needed orphan is damaged or missing.
+    ColdStorageError
     """
     emptied: list[str] = []
     store = bucket.read_store()
@@ -98,7 +106,7 @@ def check_manifest(cold: PartitionManifest, head: Head, meta: TopicMeta, store_i
 
 
 def keeps_all_records(meta: TopicMeta, features: frozenset[str]) -> bool:
-    """Whether a log is restored with all its records of a time, and those of later times are dropped when the store opens."""
+    """Whether a log is restored with all its records of a time; the opening of the store drops its later records."""
     return meta.name == TRANSACTIONS_TOPIC and TRANSACTIONS_FEATURE in features
 
 

@@ -1,18 +1,18 @@
-"""Where the partitions of a restored store end once its transactions are complete.
+"""The ends of a restored store's partitions once its transactions are complete.
 
-Rows of a transaction can be in the bucket in the transaction log only. The first opening appends them to their partitions,
-behind what the bucket has of these, before anything else (`transactions.commits`). An erasure that was called after such a
-transaction concerns these rows, and no later one.
+The bucket may have rows of a transaction in the transaction log only. The first opening appends them to their partitions, at
+the ends that the bucket has, before anything else (`transactions.completion`). An erasure that was called after such a
+transaction concerns these rows, and no later ones.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from uuid import UUID
 
 from ..cold.fetch.object_reader import read_object
 from ..cold.manifest.partition_manifest import PartitionManifest
+from ..engine.context import Place
 from ..format.erasure import LedgerEntry
 from ..format.manifest import Head
 from ..format.segment_facts import ProducerState
@@ -22,8 +22,6 @@ from ..warm.catalog import TransactionsCut
 
 _COLUMNS = ["offset", "timestamp", "parts", "applied"]
 
-Place = tuple[UUID, int]
-
 
 class CompletedEnds:
     """The ends of partitions in the bucket, and the transactions that will be completed.
@@ -31,7 +29,7 @@ class CompletedEnds:
     Parameters
     ----------
     rewound
-        The restore is to a time, so heads name objects from before.
+        Whether the restore is to a time, so that heads name earlier objects again.
     """
 
     def __init__(self, *, rewound: bool) -> None:

@@ -41,9 +41,9 @@ class LogPiece:
     rank
         Of two objects with one range, the one with the higher rank is the later one.
     compacted_offset
-        It may lack records that records before this offset supersede.
+        The object may lack records that records before this offset supersede.
     compacted_us
-        When they were removed; 0 if none were.
+        The time of that compaction; 0 if there was none.
     """
 
     name: str
@@ -113,7 +113,7 @@ def view_at(
     rewound_us = max((us for _, us in head.rewinds if us <= at_us), default=0)
 
     def doubt(piece: LogPiece) -> tuple[bool, bool]:
-        """Whether a compaction came later, and whether the log may never have had it: undone by then, or not published."""
+        """Whether a compaction came later; and whether the log may lack it, undone by then or never published."""
         if not piece.compacted_offset:
             return False, False
         return piece.compacted_us > at_us, piece.entry is None or piece.compacted_us < rewound_us
@@ -169,16 +169,16 @@ def _undone_lineages(head: Head, began_us: Mapping[int, int], at_us: int) -> dic
 def _complete_chain(
     pieces: Sequence[LogPiece], doubt: Callable[[LogPiece], tuple[bool, bool]], where: str
 ) -> tuple[LogPiece, ...]:
-    """Return the longest chain, without objects that lack records which the log at its end still had.
+    """Return the longest chain, without compacted objects that lack records which the log still had at its end.
 
-    A compacted object lacks records that later ones supersede. The object from which it was made has them, and is kept for
-    the grace of the sweep. If the log ends before the later ones, only that object will do. Otherwise it is preferred if there
-    is a `doubt` about the compaction; without it, the log still has the latest record of each key.
+    A compacted object lacks records that later ones supersede. The original object has them, and stays for the grace of the
+    sweep. If the log ends before the later records, only the original will do. Otherwise the original is preferred if there
+    is a `doubt` about the compaction; if it is gone, the log still has the latest record of each key.
 
     Raises
     ------
     ColdStorageError
-        That object is not there any more.
+        An original that is needed is gone.
     """
     chain = _longest_chain(pieces, doubt)
     end = chain[-1].end_offset if chain else 0
@@ -412,7 +412,7 @@ def _start_at(
 def _compactions(
     cold: PartitionManifest, head: Head, named: Sequence[ObjectEntry]
 ) -> dict[str, tuple[int, int]]:
-    """Return up to where the named objects that lack records were compacted, and when; their footers say it."""
+    """Return up to which offset, and when, the named objects that lack records were compacted, from their footers."""
     if COMPACTION_FEATURE not in head.features:
         return {}
     sparse = [entry for entry in named if entry.record_count < entry.end_offset - entry.base_offset]

@@ -256,10 +256,10 @@ class _Restore:
         for topic in restored_topics(self._bucket, self._at_us):
             self._topic(topic, intent)
         if ERASURES_FEATURE in self._features:
-            # Before the store can be opened: later appends take the offsets of records that are lost, and are no business
-            # of an earlier erasure.
+            # Before the store can be opened: later appends take the offsets of lost records, and no earlier erasure may
+            # concern them.
             erasures = adopt_ledger(self._bucket, self._ends.limit, intent.lineage)
-            # One that has ended is open here until a pass has deleted the values that it left in the bucket.
+            # An erasure that has ended stays open here until a pass has deleted its values from the bucket.
             left = stored_values(self._bucket.store)
             # Here too, so that the next erasure gets a number of its own.
             ErasureLedger(self._fs, self._root).begin(
@@ -404,7 +404,7 @@ def _producers(cold: PartitionManifest, last: ObjectEntry | None, end: int) -> t
 
 
 def _cuts(head: Head) -> tuple[TransactionsCut, ...]:
-    """Return what does not count of a log by the restores that its newest lineage descends from."""
+    """Return the cuts of the transaction log by the restores from which its newest lineage descends."""
     origins, times = {origin.epoch: origin for origin in head.origins}, dict(head.cuts)
     cuts, epoch, end = [], head.lineage_epoch, head.end_offset
     while epoch in origins:

@@ -214,7 +214,7 @@ def upload_again(
     Fenced, ColdStorageError
     """
     where = cold.where(cold.keys.data(entry.name))
-    # A local file of an object that lacks records is older, and has them.
+    # If the object lacks records, a local file is older than the object and still has them.
     checks = [] if entry.lacks_records else _sources(entry, segments)
     if not checks:
         return _upload_copy(context, cold, meta, entry)
@@ -337,7 +337,7 @@ def _facts(check: SegmentCheck, entry: ObjectEntry) -> SegmentFacts:
 
 
 def _producers(check: SegmentCheck, header: SegmentHeader, end_offset: int) -> tuple[ProducerState, ...]:
-    """Return the producers at an offset of a segment; of a re-encoded segment, whose blocks have none, the footer's."""
+    """Return the producers at an offset of a segment. Re-encoded blocks have none, so theirs come from the footer."""
     if header.generation and check.footer is not None:
         return states_before(check.footer.facts.producers, end_offset)
     return walk_blocks(check.path, producers_end=end_offset).producers

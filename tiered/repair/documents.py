@@ -92,7 +92,7 @@ def _partitions(directory: Path) -> list[Path]:
 
 
 def _store(context: RepairContext, path: Path) -> Repair:
-    """Write the id that all segments have. After a restore only the document knows the lineage, so it is not repaired."""
+    """Write the id that all segments have, and the known features; after a restore, only the lost document had the lineage."""
     topics = path.parent / TOPICS_DIRECTORY
     ids = {
         check.header.store_id

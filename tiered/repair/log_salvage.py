@@ -1,8 +1,8 @@
-"""Repair of a file of the transaction log: without it the store does not open for writing.
+"""The repair of a damaged file of the transaction log; without it the store does not open for writing.
 
-The file is written again from its sound blocks. Records of damaged ones come from the bucket if it has them. If it has not,
-the caller may give them up: records of the kind `lost` take their places, so that the others keep their offsets. Such a
-record says nothing, and every build leaves it out.
+The repair writes the file again from its sound blocks. The records of damaged blocks come from the bucket if it has them.
+Otherwise the caller may give them up: then records of the kind `lost` take their places, so that the others keep their
+offsets. A record of this kind has no content, and every build skips it.
 """
 
 from __future__ import annotations
@@ -27,12 +27,14 @@ from .segments import DamagedSegment, write_segment
 
 
 class Salvage(NamedTuple):
-    """What a file was written from, and where the damaged one is.
+    """The sources of a file that was written again, and where the damaged one is.
 
     Attributes
     ----------
     fetched, lost
-        Ranges of offsets that came from the bucket, and that are gone.
+        Ranges of offsets that came from the bucket, and that are gone; ends are exclusive.
+    kept
+        The path of the damaged file.
     """
 
     fetched: list[tuple[int, int]]
@@ -54,9 +56,9 @@ def salvage(
     Parameters
     ----------
     cold, entries
-        The bucket, and what it has of the log; None and nothing without one.
+        The manifest of the log, and its entries; None and none without a bucket.
     give_up
-        Whether records may be lost that are in no tier.
+        Whether records that are in no tier may be given up.
 
     Raises
     ------

@@ -8,10 +8,9 @@ from pathlib import Path
 from uuid import UUID, uuid4
 
 from ..reader.tiers import Tiers
+from ..survey.erasure_places import DAMAGED_PREFIX
 from ..tiering.claims import Claims
 from ..warm.filesystem import FileSystem, read_whole
-
-PREFIX = ".damaged-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +26,7 @@ class RepairContext:
 
 def aside_name(path: Path) -> Path:
     """Return a new name for a damaged file."""
-    return path.with_name(f"{PREFIX}{path.name}-{uuid4().hex[:8]}")
+    return path.with_name(f"{DAMAGED_PREFIX}{path.name}-{uuid4().hex[:8]}")
 
 
 def copy_aside(fs: FileSystem, path: Path) -> str:

@@ -270,11 +270,11 @@ class _Round:
             cold = PartitionManifest(
                 self._context.access.object_store, meta.name, meta.topic_id, facts.partition
             )
-        found = salvage(self._context, damaged, meta, cold, facts.entries or (), give_up=self._drop_lost)
+        salvaged = salvage(self._context, damaged, meta, cold, facts.entries or (), give_up=self._drop_lost)
         done = ["wrote the transaction log again"]
-        done += [f"with records {first} to {last} from the bucket" for first, last in found.fetched]
-        done += [f"without records {first} to {last}" for first, last in found.lost]
-        return Repair(problem.where, ", ".join(done), "done", kept=found.kept)
+        done += [f"with records {first} to {last} from the bucket" for first, last in salvaged.fetched]
+        done += [f"without records {first} to {last}" for first, last in salvaged.lost]
+        return Repair(problem.where, ", ".join(done), "done", kept=salvaged.kept)
 
 
 def _entry_of(check: SegmentCheck, facts: Evidence) -> ObjectEntry | None:

@@ -1,7 +1,7 @@
-"""The places where records of an erasure may lie: the end of an erasure looks at each, and so does ``tiered verify --erased``.
+"""The places where records of an erasure may lie: the end of an erasure checks each, and so does ``tiered verify --erased``.
 
-Both have one look for each place, and find what lies there by the functions here. So neither of them can forget a place that the
-other one knows.
+Both have one check for each `Place`, and find the files and objects there by the functions here. So neither can miss a place
+that the other one knows.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from ..warm.old_stage import STAGE_DIRECTORY
 from ..warm.partition_directory import half_written, list_segments
 
 DAMAGED_PREFIX = ".damaged-"
+"""The prefix of a damaged file that a repair has put aside."""
 
 
 class Place(Enum):
@@ -54,7 +55,7 @@ def directories(tiers: Tiers, topics: Iterable[TopicMeta]) -> Iterator[tuple[Top
 
 
 def damaged_files(directory: Path) -> list[Path]:
-    """Return what a repair has put aside in a partition: it cannot be searched."""
+    """Return the damaged files that a repair has put aside in a partition; they cannot be searched."""
     return sorted(directory.glob(f"{DAMAGED_PREFIX}*"))
 
 
@@ -93,7 +94,7 @@ def unfinished_uploads(
 
 
 def old_versions(store: ObjectStore, prefixes: Iterable[str]) -> Iterator[OldVersion]:
-    """Yield the old versions, below prefixes of topics, of what has values of rows: data, and files of the live table."""
+    """Yield the old versions, below prefixes of topics, of objects with values of rows: data, and files of the live table."""
     if not isinstance(store, KeepsVersions):
         return
     for prefix in prefixes:

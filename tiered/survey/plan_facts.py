@@ -136,57 +136,57 @@ def _by_segment(entries: Iterable[ObjectEntry]) -> Mapping[UUID, list[ObjectEntr
 
 
 def _segment_fact(
-    survey: PartitionSurvey, item: SegmentFile, own: list[ObjectEntry], *, newest: bool
+    survey: PartitionSurvey, segment: SegmentFile, own: list[ObjectEntry], *, newest: bool
 ) -> SegmentFact:
-    facts, header, index = item.facts, item.header, item.index
+    facts, header, index = segment.facts, segment.header, segment.index
     segment_id: UUID = header.segment_id
     # A crash may come between a segment's footer and the next file. Until a writer has made that file, only tails move.
     sealed = facts is not None and not newest
     # Only a re-encoding compresses, and it seals.
-    codec = Codec.NONE if facts is None else _codec(item)
-    size = item.bytes
+    codec = Codec.NONE if facts is None else _codec(segment)
+    size = segment.bytes
     # A tail does not count, even with all records of the segment: a tail is never merged, scrubbed or moved.
     wholes = [entry for entry in own if entry.sealed]
-    last_append_us = facts.last_append_us if facts else append_time_us(item, item.end_offset - 1)
+    last_append_us = facts.last_append_us if facts else append_time_us(segment, segment.end_offset - 1)
     # An open segment may have been empty for a long time. No rule needs the first append of a sealed one.
-    first_append_us = None if sealed else append_time_us(item, header.base_offset)
+    first_append_us = None if sealed else append_time_us(segment, header.base_offset)
     return SegmentFact(
         topic=survey.meta.name,
         partition=survey.partition,
         segment_id=segment_id,
         base_offset=header.base_offset,
-        end_offset=item.end_offset,
-        record_count=facts.record_count if facts else item.end_offset - header.base_offset,
+        end_offset=segment.end_offset,
+        record_count=facts.record_count if facts else segment.end_offset - header.base_offset,
         local_bytes=size,
-        cold_bytes=sum(_share(entry, header.base_offset, item.end_offset) for entry in own),
+        cold_bytes=sum(_share(entry, header.base_offset, segment.end_offset) for entry in own),
         generation=header.generation,
         codec=codec.name.lower(),
         sealed=sealed,
         newest=newest,
         in_manifest=sealed
-        and covers(_own_objects(wholes, item), segment_id, header.base_offset, item.end_offset),
+        and covers(_own_objects(wholes, segment), segment_id, header.base_offset, segment.end_offset),
         created_us=header.created_us if first_append_us is None else first_append_us,
         last_append_us=header.created_us if last_append_us is None else last_append_us,
         max_timestamp_us=max(index.max_timestamps_us[i] for i in range(len(index))) if len(index) else 0,
-        where=str(item.path),
+        where=str(segment.path),
         block_count=len(index),
         raw_bytes=size if codec is Codec.NONE else 0,
         outdated=any(
             entry.lacks_records
             for entry in wholes
-            if entry.base_offset < item.end_offset and entry.end_offset > header.base_offset
+            if entry.base_offset < segment.end_offset and entry.end_offset > header.base_offset
         ),
     )
 
 
-def _own_objects(wholes: Iterable[ObjectEntry], item: SegmentFile) -> list[ObjectEntry]:
+def _own_objects(wholes: Iterable[ObjectEntry], segment: SegmentFile) -> list[ObjectEntry]:
     """Return the objects that this disk, and no copy of it, may have published; see `reader.same_log`."""
-    origin = item.facts.origin_hash if item.facts else ""
+    origin = segment.facts.origin_hash if segment.facts else ""
     # An object of several segments has the hash of the last one.
     return [
         entry
         for entry in wholes
-        if entry.end_offset != item.end_offset
+        if entry.end_offset != segment.end_offset
         or entry.origin_hash == origin
         or not (entry.origin_hash and origin)
     ]
@@ -198,6 +198,6 @@ def _share(entry: ObjectEntry, base_offset: int, end_offset: int) -> int:
     return entry.bytes * max(0, high - low) // (entry.end_offset - entry.base_offset)
 
 
-def _codec(item: SegmentFile) -> Codec:
-    first = next(item.blocks(item.header.base_offset, item.end_offset), None)
+def _codec(segment: SegmentFile) -> Codec:
+    first = next(segment.blocks(segment.header.base_offset, segment.end_offset), None)
     return Codec.NONE if first is None else Codec(first.header.codec)

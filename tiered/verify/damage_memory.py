@@ -1,4 +1,4 @@
-"""`DamageMemory`: stores the damaged objects of a verification with those of scrubs, so that passes do not evict them."""
+"""`DamageMemory`: stores the damaged objects of a verification with those of scrubs, so that passes keep their local records."""
 
 from __future__ import annotations
 

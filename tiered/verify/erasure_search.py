@@ -1,6 +1,6 @@
-"""A search for records that should be gone: in every file and object that may hold them, whether or not anything names it.
+"""A search for records that should be gone, in every file and object that may hold them, even if no manifest names it.
 
-There is one look for each `Place`, as at the end of an erasure.
+It has one check for each `Place`, as the end of an erasure has.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ class Trace:
     Attributes
     ----------
     partition
-        None if it is of no partition alone.
+        None if the file or object belongs to no single partition.
     records
-        Their number; None: it cannot be searched.
+        The number of these records; None if the file or object cannot be searched.
     reason
         Why it cannot be searched, or what it is.
     """
@@ -75,8 +75,8 @@ class ErasedSearch:
     condition
         Matches the records.
     called
-        The erasures of these records: only records before their horizons count, and only what is older than their rewriting
-        where records cannot be searched. Without one, everything counts.
+        The erasures of these records. Only records before their horizons count, and, where records cannot be searched, only
+        files and objects that are older than the last rewriting. Without erasures, everything counts.
     log
         The transaction log, if the store has one.
     grace_seconds
@@ -87,7 +87,7 @@ class ErasedSearch:
     files, objects
         How many were read so far.
     looks
-        What looks at each place.
+        The check of each place.
     """
 
     def __init__(
@@ -190,9 +190,9 @@ class ErasedSearch:
             )
 
     def _caches(self) -> Iterator[Trace]:
-        """Look whether each range of the topic is of an object that is there, and searched: the ranges are parts of columns.
+        """Check that each cached range is of an existing object, which is searched itself: a range has parts of columns.
 
-        Another store, and another topic, may cache in the same folder.
+        Other stores and topics may have ranges in the same folder.
         """
         root, own = self._tiers.locations.root, self._tiers.locations.cache.directory
         try:
@@ -202,15 +202,17 @@ class ErasedSearch:
             folders = []
         for folder in dict.fromkeys([*folders, *([] if own is None else [own])]):
             try:
-                found = [hashes_in_name(entry.name) for entry in range_files(folder)]
+                hashes = [hashes_in_name(entry.name) for entry in range_files(folder)]
                 full = os.access(folder, os.W_OK | os.X_OK)
             except (FileNotFoundError, NotADirectoryError):
                 continue
             except OSError as error:
                 yield Trace(str(folder), None, None, f"a cache folder that cannot be emptied: {error}")
                 continue
-            early = sum(not item.topic for item in found)
-            gone = sum(item.topic in self._own_topics and item.key not in self._own_objects for item in found)
+            early = sum(not item.topic for item in hashes)
+            gone = sum(
+                item.topic in self._own_topics and item.key not in self._own_objects for item in hashes
+            )
             for count, what in (
                 (gone, "objects that are gone"),
                 (early, "an early build, perhaps of such objects"),
@@ -226,11 +228,11 @@ class ErasedSearch:
     @cached_property
     def _own_topics(self) -> set[str]:
         """Return the hashes of the topic, of those before it that had its name, and of the transaction log."""
-        found = set(map(hash_of_topic, self._prefixes))
+        hashes = set(map(hash_of_topic, self._prefixes))
         if self._store is not None:
             folder = topic_folder(self._meta.name)
-            found |= {hash_of_topic(f"{folder}{name}/") for name in self._store.folders(folder)}
-        return found
+            hashes |= {hash_of_topic(f"{folder}{name}/") for name in self._store.folders(folder)}
+        return hashes
 
     @cached_property
     def _own_objects(self) -> set[str]:
@@ -279,10 +281,10 @@ class ErasedSearch:
                 live.update(entry.name for entry in manifest.entries(loaded.head))
         where = object_url(store, f"{topic_prefix(meta.name, meta.topic_id)}table/")
         try:
-            for found in stale_files(
+            for reason in stale_files(
                 store, meta.name, meta.topic_id, self._since, live, grace_seconds=self._grace_seconds
             ):
-                yield Trace(where, None, None, found)
+                yield Trace(where, None, None, reason)
         except (ImportError, TieredError) as error:
             yield Trace(where, None, None, str(error))
 
@@ -300,7 +302,7 @@ class ErasedSearch:
                 yield Trace(object_url(store, item.key), None, None, "an old version of an object")
 
     def _values(self) -> Iterator[Trace]:
-        """Look for the values of erasures that have ended, and of calls that were lost with their disk."""
+        """Yield the values of erasures that have ended, and of calls that were lost with their disk."""
         root, store = self._tiers.locations.root, self._store
         done = {item.values_name for item in self._called if not item.is_open}
         for name in sorted(done):
@@ -343,8 +345,8 @@ class ErasedSearch:
     ) -> Iterator[pa.RecordBatch]:
         """Yield rows of an object, past all caches and copies."""
         condition = self._filter(meta, partition)
-        found = RowFilter(() if condition is None else (condition,))
-        return read_object(store, key, entry, meta.schema, columns=self._columns(meta), row_filter=found)
+        row_filter = RowFilter(() if condition is None else (condition,))
+        return read_object(store, key, entry, meta.schema, columns=self._columns(meta), row_filter=row_filter)
 
     def _search(
         self, meta: TopicMeta, partition: int, where: str, batches: Iterable[pa.RecordBatch]

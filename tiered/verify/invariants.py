@@ -195,10 +195,10 @@ def segments_are_of_this_partition(facts: Evidence) -> Iterator[Problem]:
         if segment.header is None:
             continue
         schema_id = segment.header.schema_id
-        known = schema_id < len(facts.schemas) and body_schema(facts.schemas[schema_id]).equals(
+        is_known = schema_id < len(facts.schemas) and body_schema(facts.schemas[schema_id]).equals(
             segment.header.schema
         )
-        if not known:
+        if not is_known:
             yield Problem(
                 Item.SEGMENT,
                 str(segment.path),

@@ -15,7 +15,7 @@ from ..format.topic_meta import TopicMeta
 
 
 def rows_in_log(records: pa.RecordBatch, meta: TopicMeta, condition: Callable[[int], Predicate]) -> int:
-    """Return how many rows of a topic match in records of the log, of which these are the columns ``parts`` and ``data``.
+    """Return how many rows of a topic match in records of the log, given with their columns ``parts`` and ``data``.
 
     Parameters
     ----------
@@ -26,7 +26,7 @@ def rows_in_log(records: pa.RecordBatch, meta: TopicMeta, condition: Callable[[i
     ------
     CorruptionError
     """
-    found = 0
+    matches = 0
     for record in records.select(["parts", "data"]).to_pylist():
         data, first = record["data"] or [], 0
         for part in record["parts"] or ():
@@ -35,18 +35,18 @@ def rows_in_log(records: pa.RecordBatch, meta: TopicMeta, condition: Callable[[i
             if part["topic_id"] == str(meta.topic_id):
                 if not 0 <= part["schema_id"] <= meta.schema_id or len(blocks) != part["blocks"]:
                     raise CorruptionError("a part of a transaction names a schema or rows that are not there")
-                found += _matches(blocks, part, meta, condition(part["partition"]))
-    return found
+                matches += _matches(blocks, part, meta, condition(part["partition"]))
+    return matches
 
 
 def _matches(blocks: list[bytes], part: dict[str, int], meta: TopicMeta, condition: Predicate) -> int:
-    schema, offset, found = body_schema(meta.schemas[part["schema_id"]]), part["first_offset"], 0
+    schema, offset, matches = body_schema(meta.schemas[part["schema_id"]]), part["first_offset"], 0
     types = pa.schema([*schema, *(field for field in meta.schema if field.name not in schema.names)])
     for block in blocks:
         batch = read_batch(pa.py_buffer(block), schema)
         columns = dict(zip(schema.names, batch.columns, strict=True))
         columns["offset"] = consecutive_offsets(offset, offset + batch.num_rows)
         mask = RowFilter((condition,)).mask(columns, types)
-        found += batch.num_rows * mask if isinstance(mask, bool) else mask.true_count
+        matches += batch.num_rows * mask if isinstance(mask, bool) else mask.true_count
         offset += batch.num_rows
-    return found
+    return matches

@@ -43,7 +43,7 @@ def check_object(
 ) -> tuple[SegmentFacts, ...]:
     """Read an object whole and compare it with the manifest and with its local segments `twins`.
 
-    An object that a new manifest does not name any more is no problem. Return the facts of the object's segments; nothing
+    An object that a newer manifest does not name any more is no problem. Returns the facts of the object's segments; none
     if it cannot be read.
     """
     key = cold.keys.data(entry.name)

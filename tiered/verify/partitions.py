@@ -154,8 +154,8 @@ def _documents(directory: Path, findings: Findings) -> tuple[int | None, int | N
     start: int | None = None
     lineage: int | None = None
     fenced = True
-    end = [name.base_offset for name in list_segments(directory).segments]
-    risk = (0, end[-1]) if end and end[-1] else None
+    bases = [name.base_offset for name in list_segments(directory).segments]
+    risk = (0, bases[-1]) if bases and bases[-1] else None
     with findings.guard(Item.DOCUMENT, str(directory / START_FILE), position=0, offsets=risk):
         start = read_start_offset(directory)
     with findings.guard(Item.DOCUMENT, str(directory / LINEAGE_FILE), position=0, offsets=risk):
@@ -168,17 +168,17 @@ def _documents(directory: Path, findings: Findings) -> tuple[int | None, int | N
 
 
 def _segments(directory: Path, ends: frozenset[int], findings: Findings) -> tuple[SegmentCheck, ...]:
-    looks = []
+    checks = []
     names = list_segments(directory).segments
     for i, name in enumerate(names):
         hint = names[i + 1].base_offset if i + 1 < len(names) else None
         path = directory / str(name)
         with findings.guard(Item.SEGMENT, str(path)):
             newest = i + 1 == len(names)
-            looks.append(
+            checks.append(
                 check_segment(path, newest=newest, end_hint=hint, deep=False, findings=findings, ends=ends)
             )
-    return tuple(looks)
+    return tuple(checks)
 
 
 def _head(cold: PartitionManifest, directory: Path | None, findings: Findings) -> tuple[Head | None, bool]:
@@ -264,7 +264,7 @@ def _deep_segments(directory: Path, findings: Findings) -> tuple[SegmentCheck, .
 def _check_known_damage(
     cold: PartitionManifest, meta: TopicMeta, directory: Path, facts: Evidence, findings: Findings
 ) -> None:
-    """Check the objects again that are known to be damaged, so that a shallow verification reports them for a repair."""
+    """Check the known damaged objects again, so that a verification that is not deep reports them for a repair."""
     known = {item.name for item in read_scrub_state(directory).damaged}
     for entry in facts.entries or ():
         if entry.name not in known:

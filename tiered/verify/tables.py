@@ -46,7 +46,7 @@ def _check_versions(folder: TableFolder, findings: Findings) -> None:
     if not _holes(folder.versions()):
         return
     newest = folder.find().version
-    # Of a sweep that deletes versions, the first listing may have shown a part.
+    # Again: the first listing may have shown a part of what a sweep deletes.
     versions = folder.versions()
     for before, after in _holes(versions):
         gone = f"version {before + 1} of the table is missing"
@@ -94,7 +94,7 @@ def _with_ends(
     if loaded is None or SPARSE_FEATURES.isdisjoint(loaded.head.features):
         return list(files)
     ends = {entry.name: entry.end_offset for entry in manifest.entries(loaded.head)}
-    # What the head does not name any more may have lacked records as well.
+    # An object that the head does not name any more may have lacked records as well.
     bases = [*(file.base_offset for file in files[1:]), end]
     return [
         file._replace(end_offset=ends.get(file.name, max(file.end_offset, base)))
