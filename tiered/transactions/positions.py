@@ -60,7 +60,8 @@ _EPOCH = datetime.fromtimestamp(0, UTC)
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _NAME_BYTES_MAX = 255
 
-Place = tuple[str, str, int]
+PositionKey = tuple[str, str, int]
+"""Consumer, topic and partition of a position."""
 
 
 class Position(NamedTuple):
@@ -89,7 +90,7 @@ class Position(NamedTuple):
     note: str
 
     @property
-    def place(self) -> Place:
+    def place(self) -> PositionKey:
         return self.consumer, self.topic, self.partition
 
 
@@ -97,14 +98,14 @@ class PositionTable:
     """The positions after all records so far, by consumer, topic and partition. The caller guards it."""
 
     def __init__(self) -> None:
-        self._positions: dict[Place, Position] = {}
+        self._positions: dict[PositionKey, Position] = {}
 
     def __len__(self) -> int:
         return len(self._positions)
 
     def sorted(self) -> list[Position]:
         """Return all positions, by consumer, topic and partition."""
-        return [self._positions[place] for place in sorted(self._positions)]
+        return [self._positions[key] for key in sorted(self._positions)]
 
     def of(self, consumer: str, topic: str) -> dict[int, Position]:
         """Return the positions of a consumer in a topic, by partition."""
@@ -114,24 +115,24 @@ class PositionTable:
             if (name, of_topic) == (consumer, topic)
         }
 
-    def at(self, place: Place) -> Position | None:
-        """Return the position at a place, if there is one."""
-        return self._positions.get(place)
+    def at(self, key: PositionKey) -> Position | None:
+        """Return the position of a consumer in a partition, if there is one."""
+        return self._positions.get(key)
 
     def apply(self, row: Mapping[str, Any]) -> None:
         """Take over one record; kinds of later releases change no position."""
         kind = row["kind"]
         for entry in row["positions"] or ():
-            place = entry["consumer"], entry["topic"], entry["partition"]
+            key = entry["consumer"], entry["topic"], entry["partition"]
             if kind == REMOVED:
-                self._positions.pop(place, None)
+                self._positions.pop(key, None)
             elif kind in (SESSION, COMMIT, TRANSACTION):
-                known = self._positions.get(place)
+                known = self._positions.get(key)
                 note = row["note"] or "" if kind == SESSION or known is None else known.note
                 # The session of such a record is the transaction's, and only the owner of a position moves it.
                 owner = known.session if kind == TRANSACTION and known is not None else row["session"]
-                self._positions[place] = Position(
-                    *place[:2],
+                self._positions[key] = Position(
+                    *key[:2],
                     UUID(entry["topic_id"]),
                     entry["partition"],
                     entry["offset"],
