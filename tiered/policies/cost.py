@@ -13,6 +13,11 @@ from dataclasses import dataclass
 
 PRICES_AS_OF = "2026-05"
 MULTIPART_BYTES = 8 << 20
+ROWS_REQUEST_BYTES = 16 << 20
+"""The bytes of a request that reads rows of an object."""
+COPY_REQUEST_BYTES = 8 << 20
+"""The bytes of a request that reads an object to copy or to scrub it."""
+
 _GIB = 1 << 30
 
 
@@ -83,6 +88,15 @@ def upload_requests(size: int) -> Requests:
     """Return the requests to upload one object of `size` bytes and check it."""
     parts = -(-size // MULTIPART_BYTES)
     return Requests(writes=1 if parts <= 1 else parts + 2, reads=1)
+
+
+def rewrite_requests(size: int, count: int) -> Requests:
+    """Return the most requests to write `count` objects of `size` bytes in all again without some records.
+
+    Each object is read for its keys. Those with a hit are read twice more, and written.
+    """
+    reads = 6 * count + 3 * size // ROWS_REQUEST_BYTES
+    return upload_requests(size) + COMMIT + Requests(reads=reads)
 
 
 def estimate(requests: Requests, cold_bytes_delta: int, storage_class: str = "STANDARD") -> Cost:

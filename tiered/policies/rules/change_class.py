@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator
 
 from ...base.units import format_duration, to_us
 from ..actions import ChangeClass
-from ..cost import COMMIT, Requests, upload_requests
+from ..cost import COMMIT, COPY_REQUEST_BYTES, Requests, upload_requests
 from ..facts import ObjectFact, PartitionFacts
 from ..policy import Policy
 
@@ -21,7 +21,6 @@ BILLED_BYTES_MIN = 128 << 10
 
 _DAY_US = 86_400_000_000
 _BILLED_US_MIN = {"STANDARD_IA": 30 * _DAY_US, "ONEZONE_IA": 30 * _DAY_US, "GLACIER_IR": 90 * _DAY_US}
-_READ_BYTES = 8 << 20
 
 
 def class_moves(
@@ -59,7 +58,9 @@ def class_moves(
             base_offset=fact.base_offset,
             end_offset=fact.end_offset,
             bytes=fact.bytes,
-            requests=upload_requests(fact.bytes) + COMMIT + Requests(reads=1 + fact.bytes // _READ_BYTES),
+            requests=upload_requests(fact.bytes)
+            + COMMIT
+            + Requests(reads=1 + fact.bytes // COPY_REQUEST_BYTES),
             reason=f"age {age} >= storage_class.after {format_duration(rule.after)}, to {rule.name}",
             name=fact.name,
             source_class=source,

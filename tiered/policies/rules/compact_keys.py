@@ -14,13 +14,11 @@ from collections.abc import Iterator, Sequence
 from ...base.units import format_duration, to_us
 from ...format.manifest import Compaction
 from ..actions import Compact
-from ..cost import COMMIT, Requests, upload_requests
+from ..cost import rewrite_requests
 from ..facts import ObjectFact, SegmentFact
 from ..policy import CompactKeysRule
 from .case import PartitionCase
 from .evict import evictable
-
-_PROBE_BYTES = 16 << 20  # of a request that reads an object
 
 
 def compaction(case: PartitionCase, segments: Sequence[SegmentFact], start_offset: int) -> Compact | None:
@@ -88,8 +86,6 @@ def _compact(
 ) -> Compact:
     size = sum(item.bytes for item in objects)
     count = sum(item.count for item in objects)
-    # Each is read for its keys. Those with an older record are read twice more, and written: at most all of them.
-    reads = 6 * count + 3 * size // _PROBE_BYTES
     return Compact(
         topic=case.facts.topic,
         partition=case.facts.partition,
@@ -97,7 +93,7 @@ def _compact(
         base_offset=objects[0].base_offset,
         end_offset=end_offset,
         bytes=size,
-        requests=upload_requests(size) + COMMIT + Requests(reads=reads),
+        requests=rewrite_requests(size, count),
         reason=reason,
         tombstone_offset=tombstone_offset,
     )

@@ -8,11 +8,9 @@ write at most ``(1 - s) / s`` times its bytes.
 from __future__ import annotations
 
 from ..actions import Cut
-from ..cost import COMMIT, Requests, upload_requests
+from ..cost import COMMIT, ROWS_REQUEST_BYTES, Requests, upload_requests
 from ..facts import PartitionFacts
 from ..policy import Policy
-
-_PROBE_BYTES = 16 << 20  # of a request that reads an object
 
 
 def cut(facts: PartitionFacts, policy: Policy, start_offset: int) -> Cut | None:
@@ -39,7 +37,7 @@ def cut(facts: PartitionFacts, policy: Policy, start_offset: int) -> Cut | None:
         return None
     live = first.bytes - int(first.bytes * deleted)
     # The live part is read to be written, all of it to be compared, and the result once.
-    reads = 6 + (2 * live + first.bytes) // _PROBE_BYTES
+    reads = 6 + (2 * live + first.bytes) // ROWS_REQUEST_BYTES
     return Cut(
         topic=facts.topic,
         partition=facts.partition,

@@ -10,14 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ..actions import Erase
-from ..cost import COMMIT, Requests, upload_requests
+from ..cost import rewrite_requests
 from ..facts import ObjectFact, SegmentFact
 from .case import PartitionCase, erasure_reason
 
 RANGE_BYTES = 1 << 30
 """An action covers objects of about this many bytes; what it has done stays done."""
-
-_PROBE_BYTES = 16 << 20  # of a request that reads an object
 
 
 def erasures(case: PartitionCase, segments: Sequence[SegmentFact], start_offset: int) -> Iterator[Erase]:
@@ -54,8 +52,6 @@ def erasures(case: PartitionCase, segments: Sequence[SegmentFact], start_offset:
 def _erase(case: PartitionCase, objects: Sequence[ObjectFact], reason: str) -> Erase:
     size = sum(item.bytes for item in objects)
     count = sum(item.count for item in objects)
-    # Each is read for its keys. Those with a hit are read twice more, and written: at most all of them.
-    reads = 6 * count + 3 * size // _PROBE_BYTES
     return Erase(
         topic=case.facts.topic,
         partition=case.facts.partition,
@@ -63,6 +59,6 @@ def _erase(case: PartitionCase, objects: Sequence[ObjectFact], reason: str) -> E
         base_offset=objects[0].base_offset,
         end_offset=objects[-1].end_offset,
         bytes=size,
-        requests=upload_requests(size) + COMMIT + Requests(reads=reads),
+        requests=rewrite_requests(size, count),
         reason=reason,
     )

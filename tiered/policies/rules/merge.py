@@ -19,7 +19,7 @@ from itertools import pairwise
 
 from ...base.units import approximate_size, to_us
 from ..actions import Merge
-from ..cost import COMMIT, Requests, upload_requests
+from ..cost import COMMIT, ROWS_REQUEST_BYTES, Requests, upload_requests
 from ..facts import ObjectFact, PartitionFacts
 from ..policy import Policy
 
@@ -34,8 +34,6 @@ TARGETS_PER_PASS = 4
 # its time before it, and the objects of one merge lie within a tenth of that time.
 _LEFT = 4
 _SPREAD = 10
-
-_PROBE_BYTES = 16 << 20  # of a request that reads an input
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +158,7 @@ def _merge(facts: PartitionFacts, group: Sequence[ObjectFact]) -> Merge:
     assert all(left.end_offset == right.base_offset for left, right in pairwise(group))
     size = _bytes(group)
     # Read to be written, read to be compared, and the result is read once.
-    reads = sum(2 * (2 + item.bytes // _PROBE_BYTES) for item in group) + 2 + size // _PROBE_BYTES
+    reads = sum(2 * (2 + item.bytes // ROWS_REQUEST_BYTES) for item in group) + 2 + size // ROWS_REQUEST_BYTES
     return Merge(
         topic=facts.topic,
         partition=facts.partition,

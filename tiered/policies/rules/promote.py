@@ -12,11 +12,9 @@ from typing import Any
 
 from ...base.units import approximate_size, format_duration, to_us
 from ..actions import Demote, Promote
-from ..cost import Requests
+from ..cost import COPY_REQUEST_BYTES, Requests
 from ..facts import CopyFact, ObjectFact, PartitionFacts
 from ..policy import Policy
-
-_READ_BYTES = 8 << 20
 
 
 class CopiesPlan:
@@ -116,7 +114,7 @@ class CopiesPlan:
             yield Promote(
                 **self._about(item),
                 bytes=item.bytes,
-                requests=Requests(reads=1 + item.bytes // _READ_BYTES),
+                requests=Requests(reads=1 + item.bytes // COPY_REQUEST_BYTES),
                 reason="its time is pinned" if pinned else reads,
                 name=item.name,
             )

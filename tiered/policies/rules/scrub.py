@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...base.units import format_duration, to_us
 from ..actions import Scrub
-from ..cost import Requests
+from ..cost import COPY_REQUEST_BYTES, Requests
 from ..facts import ObjectFact, PartitionFacts, ScrubFact
 from ..policy import Policy
 
@@ -12,7 +12,6 @@ DEEP_EVERY = 4
 """One of so many rounds reads all bytes, even if the server keeps checksums: its answer is no proof."""
 
 OBJECTS_MAX = 1000
-_READ_BYTES = 8 << 20
 
 
 def scrub(facts: PartitionFacts, policy: Policy, now_us: int, start_offset: int) -> Scrub | None:
@@ -50,7 +49,7 @@ def _scrub(
         chosen.append(item)
         size += item.bytes
     deep = number % DEEP_EVERY == 0
-    reads = sum(2 + item.bytes // _READ_BYTES for item in chosen) if deep else len(chosen)
+    reads = sum(2 + item.bytes // COPY_REQUEST_BYTES for item in chosen) if deep else len(chosen)
     return Scrub(
         topic=facts.topic,
         partition=facts.partition,
