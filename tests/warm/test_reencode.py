@@ -243,7 +243,7 @@ def test_files_change_place_while_the_topic_is_kept(tmp_path: Path) -> None:
 
     path = write_segment(tmp_path / "0", BLOCKS, seal=True)
     disk.before = lambda name, _: steps.append(name)
-    rewrite_segment(disk, path, Codec.ZSTD, 3, kept=kept)
+    rewrite_segment(disk, path, Codec.ZSTD, 3, replacing=kept)
     assert steps[steps.index("kept") :] == ["kept", "rename", "sync_directory", "unlink", "free"]
     assert "rename" not in steps[: steps.index("kept")]
 

@@ -44,6 +44,17 @@ class BucketCounts:
             dict(Counter(self.failures) + Counter(other.failures)),
         )
 
+    def __sub__(self, before: BucketCounts) -> BucketCounts:
+        """Return the counts since `before`."""
+        return BucketCounts(
+            dict(Counter(self.requests) - Counter(before.requests)),
+            dict(Counter(self.errors) - Counter(before.errors)),
+            self.throttled - before.throttled,
+            self.bytes_up - before.bytes_up,
+            self.bytes_down - before.bytes_down,
+            dict(Counter(self.failures) - Counter(before.failures)),
+        )
+
 
 class RequestCounters:
     """Thread-safe counters; `counts` is a consistent copy."""
