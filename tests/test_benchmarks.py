@@ -46,6 +46,7 @@ def test_a_quick_run_reports_every_variant_of_its_case(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.extended
 def test_an_unknown_case_is_refused_with_the_names_of_those_there_are() -> None:
     done = run("--only", "teleport")
     assert done.returncode == 2

@@ -152,6 +152,7 @@ def test_few_modules_lie_at_the_root() -> None:
     ]
 
 
+@pytest.mark.extended
 def test_a_package_says_which_of_its_modules_others_import() -> None:
     names = {module_name(path) for path in modules()}
     packages = {module_name(path): path for path in modules() if path.name == "__init__.py"}
@@ -252,6 +253,7 @@ def test_a_folder_of_tests_imports_only_itself_and_what_all_share() -> None:
     assert (foreign, tests) == ([], [])
 
 
+@pytest.mark.extended
 def test_no_module_imports_from_the_front_of_its_own_package() -> None:
     """That is a circle, which the import contract does not see. Its modules are no part of the front."""
     names = {module_name(path) for path in modules()}
@@ -281,6 +283,7 @@ def test_no_module_bears_the_name_of_a_public_attribute_of_its_package() -> None
             assert children & public == set(), path
 
 
+@pytest.mark.extended
 def test_loggers_have_names_that_users_know() -> None:
     """A name is written out, so that it stays where its module moves; levels and filters are set by it."""
     found = {
@@ -292,6 +295,7 @@ def test_loggers_have_names_that_users_know() -> None:
     assert found - {"_ROOT"} == {repr(name) for name in LOGGERS}
 
 
+@pytest.mark.extended
 def test_imports_inside_the_package_are_relative() -> None:
     """Absolute ones would find the installed package, not this one, when run from a link or a copy."""
     absolute = [
@@ -303,6 +307,7 @@ def test_imports_inside_the_package_are_relative() -> None:
     assert absolute == []
 
 
+@pytest.mark.extended
 def test_functions_import_optional_libraries_only() -> None:
     """An import inside a function hides a cycle, unless the library may be missing or takes long."""
     hidden = [
@@ -329,6 +334,7 @@ def test_the_example_data_is_found_in_a_checkout() -> None:
     assert flights_file.flights_path() == ROOT / "examples" / "flights.parquet"
 
 
+@pytest.mark.extended
 def test_the_package_needs_no_extra() -> None:
     """Nor does it wait for S3's libraries before there is a bucket."""
     program = "import sys, tiered.cli, tiered.spark; print(*sys.modules)"

@@ -160,6 +160,7 @@ def test_cancelled_appends_are_there_once_or_not(run: Any, seed: int) -> None:
     run(body)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("seed", range(3))
 def test_cancelled_polls_lose_and_repeat_nothing(run: Any, seed: int) -> None:
     """Also where positions are committed in between, and another session goes on from them."""

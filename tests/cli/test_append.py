@@ -286,6 +286,7 @@ def test_a_field_that_lines_lack_is_said_once(tiered_: Run) -> None:
     ]
 
 
+@pytest.mark.extended
 def test_an_error_in_the_middle_says_how_much_is_there(tiered_: Run, data: Path, tmp_path: Path) -> None:
     """So that the rest can be appended, and nothing twice."""
     tiered_("create", "t")

@@ -100,6 +100,7 @@ WORKS: dict[str, Callable[[tiered.Store, Clock], Any]] = {
 }
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("left", [0, 4096, 12288])
 @pytest.mark.parametrize("name", WORKS)
 def test_any_operation_on_a_full_disk(

@@ -142,6 +142,7 @@ def run(tmp_path: Path, stride: int, first: int) -> None:
     assert tried > len(life.recorder.journal) // stride
 
 
+@pytest.mark.extended
 def test_a_crash_repeats_nothing_twice(tmp_path: Path) -> None:
     run(tmp_path, 23, 5)
 

@@ -68,6 +68,7 @@ class Life:
         ]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("fails", [0, 1], ids=["refused at the blocks", "refused at the header"])
 @pytest.mark.parametrize("accepted", [1, 2], ids=["one block follows", "two blocks follow"])
 def test_refused_blocks_never_come_back(fails: int, accepted: int, tmp_path: Path) -> None:

@@ -50,6 +50,7 @@ def test_what_is_known_of_the_flights() -> None:
     assert not KnownAnswer(1, 2.0).agrees(KnownAnswer(1, 2.0001))
 
 
+@pytest.mark.extended
 def test_the_flights_arrive_in_order_each_once() -> None:
     flights = load_flights()
     parts = [batch for month in range(1, 13) for batch in arrivals(months(flights, month, month))]

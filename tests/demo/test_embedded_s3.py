@@ -44,6 +44,7 @@ def starter(then: str) -> subprocess.Popen[str]:
     )
 
 
+@pytest.mark.extended
 def test_it_serves_a_bucket_and_one_of_many_conditional_writes_wins() -> None:
     with EmbeddedS3.start() as s3:
         assert re.fullmatch(r"http://127\.0\.0\.1:\d+", s3.url)
@@ -98,6 +99,7 @@ def test_without_moto_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -
         EmbeddedS3.start()
 
 
+@pytest.mark.extended
 def test_a_server_that_does_not_start_says_why(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "werkzeug.py").write_text("raise ImportError('werkzeug is broken')")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))

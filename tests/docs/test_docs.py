@@ -166,6 +166,7 @@ def test_code_and_commands_do_what_the_page_shows(page: Path, odd_workplace: Non
     run_page(page)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("page", [page for page in RUNNING if needs_spark(page)], ids=names)
 def test_spark_code_does_what_the_page_shows(page: Path, workplace: Path, spark: Any) -> None:
     """The same for the pages with Spark in them."""

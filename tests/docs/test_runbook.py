@@ -43,6 +43,7 @@ MESSAGES = [
 ]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("message", [message for message in MESSAGES if message != ANY])
 def test_a_message_of_the_runbook_is_one_of_the_code(message: str) -> None:
     """Its parts stand in one text of the code, in this order."""

@@ -342,6 +342,7 @@ class Machine(RuleBasedStateMachine):
                 shutil.rmtree(self.folder)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("examples", "steps"), [(25, 25), pytest.param(400, 60, marks=pytest.mark.slow)], ids=["quick", "long"]
 )

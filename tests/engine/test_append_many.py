@@ -66,6 +66,7 @@ def options(block_bytes: int, every: int | None) -> tiered.Settings:
     return stepwise(store if every is None else {**store, "sync_every": every})
 
 
+@pytest.mark.extended
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.lists(plain_lists(), min_size=1, max_size=4),

@@ -99,6 +99,7 @@ def checked_one_by_one(schema: pa.Schema, rows: list[Any]) -> tuple[list[list[An
     ]
 
 
+@pytest.mark.extended
 @settings(max_examples=max(100, settings.default.max_examples // 5), deadline=None)
 @given(data=st.data())
 def test_columns_that_are_checked_are_those_of_the_rows(data: st.DataObject) -> None:
@@ -116,6 +117,7 @@ def test_columns_that_are_checked_are_those_of_the_rows(data: st.DataObject) -> 
         assert max(found[1]) == largest_record(batch, 0)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     "kinds", [*map(st.just, PLAIN_LEAVES), plain_types], ids=[*map(str, PLAIN_LEAVES), "any"]
 )

@@ -38,6 +38,7 @@ from tiered.warm.segment_reader import SegmentFile
 GOLDEN = ROOT / "tests" / "data" / "v1" / "store"
 
 
+@pytest.mark.extended
 def test_any_history_has_every_number_once() -> None:
     run_state_machine_as_test(ProducerMachine, settings=settings(max_examples=15, stateful_step_count=25))
 

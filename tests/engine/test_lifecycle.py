@@ -638,6 +638,7 @@ def test_close_flushes_and_raises_what_stands_in_the_way(tmp_path: Path) -> None
     assert durable(tmp_path) == 2
 
 
+@pytest.mark.extended
 def test_nothing_that_was_appended_is_dropped_by_a_close_beside_it(tmp_path: Path) -> None:
     """An append either raises StoreClosed, or its record is there after the close."""
     lost = 0

@@ -110,6 +110,7 @@ def test_an_interrupt_leaves_the_partition_free(scene: Scene) -> None:
             append_to(a, number)()
 
 
+@pytest.mark.extended
 def test_a_forked_child_keeps_no_lock_and_waits_for_nobody(scene: Scene) -> None:
     with scene.open() as store:
         a = scene.create_a(store, MANY)

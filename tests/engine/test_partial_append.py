@@ -70,6 +70,7 @@ def there(topic: tiered.Topic) -> dict[int, list[tuple[int, int]]]:
     return {item.partition: [(item.start, item.end)] for item in topic.offsets().values()}
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("name", CALLS)
 def test_the_error_names_the_offsets_that_were_appended(name: str, tmp_path: Path) -> None:
     """Exhaustive over the writes: nothing else is there; and it goes on behind it, all of it, when there is room."""

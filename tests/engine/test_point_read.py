@@ -177,6 +177,7 @@ RECORDS = st.lists(
 )
 
 
+@pytest.mark.extended
 @settings(max_examples=25)
 @given(data=st.data(), typed=st.booleans(), codec=st.sampled_from(["off", "lz4"]))
 def test_short_reads_are_reads(

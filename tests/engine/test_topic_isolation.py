@@ -97,6 +97,7 @@ def test_for_a_claim(scene: Scene) -> None:
         assert any(step.startswith("put") and step.endswith("head.json") for step in steps)
 
 
+@pytest.mark.extended
 def test_for_changes_of_a_topic(scene: Scene) -> None:
     with scene.open() as store:
         a = store.topic("a")
@@ -140,6 +141,7 @@ def test_for_a_pass(scene: Scene) -> None:
         assert done >= {"compress", "offload", "evict_local", "expire"}
 
 
+@pytest.mark.extended
 def test_for_who_looks(scene: Scene) -> None:
     with scene.open() as store:
         works: list[Callable[[], object]] = [

@@ -243,6 +243,7 @@ def test_columns_are_added_with_rows_pending_and_others_being_appended(store: ti
         assert [row[f"c{i}"] for row in rows if row[f"c{i}"] is not None] == [f"new {i}"]
 
 
+@pytest.mark.extended
 def test_adding_columns_to_many_partitions_on_a_slow_disk_breaks_no_append(
     tmp_path: Path, clock: Clock
 ) -> None:

@@ -50,6 +50,7 @@ TROUBLES = {
 }
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("trouble", TROUBLES)
 @pytest.mark.parametrize("what", ["head.json", "/pages/"])
 def test_a_partition_whose_manifest_cannot_be_read_stops_no_other(

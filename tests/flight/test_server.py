@@ -387,6 +387,7 @@ sys.stdin.readline()
 """
 
 
+@pytest.mark.extended
 def test_a_process_that_serves_ends_whatever_its_clients_do(tmp_path: Path, python: Start) -> None:
     """pyarrow waited at exit, before the store was closed, until the last of them had left."""
     process = python(SERVER_THAT_FORGETS_TO_CLOSE, tmp_path / "data", "ends", popen=subprocess.Popen)
@@ -485,6 +486,7 @@ def test_an_error_of_the_engine_is_not_shown_to_clients(
     assert "business" in caplog.text
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     "odd", [0, 1.5, True, "x", [], [0], {"0": [0]}, {"0": {}}, {"x": [0, 1]}, {"0": [0, None]}], ids=repr
 )

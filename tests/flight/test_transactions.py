@@ -306,6 +306,7 @@ def test_earlier_appends_of_the_client_come_first(
     ]
 
 
+@pytest.mark.extended
 def test_large_transactions(store: Any, remote: Any) -> None:
     """As large as a local one; rows keep their times and their order."""
     events = store.create_topic("events", partitions=3)

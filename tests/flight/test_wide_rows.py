@@ -23,6 +23,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tiered.St
         yield found
 
 
+@pytest.mark.extended
 def test_sparse_rows_go_in_batches_that_the_server_takes(
     remote: tiered.Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -244,6 +244,7 @@ def test_what_pieces_share_counts_for_narrow_rows(block_bytes: int, empty: int) 
     assert max(piece.batch.nbytes for piece in pieces) <= 2 * min(block_bytes, RAW_BYTES_MAX // 4)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("block_bytes", [1 << 20, RAW_BYTES_MAX])
 @pytest.mark.parametrize(
     "sizes", [[1 << 20] * 100, [RECORD_BYTES_MAX - 100] * 3, [10] * 5 + [RECORD_BYTES_MAX - 100]]

@@ -64,6 +64,7 @@ def test_a_release_that_takes_bytes_alone_is_not_used(monkeypatch: pytest.Monkey
     assert checksum._fastest() is portable.crc32c
 
 
+@pytest.mark.extended
 def test_without_the_fast_library_a_store_is_the_same(tmp_path: Path) -> None:
     """A process that has no fastcrc writes and seals a topic; one that has it finds nothing wrong."""
     code = f"""

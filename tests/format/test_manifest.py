@@ -316,6 +316,7 @@ def test_a_schema_id_keeps_its_schema() -> None:
         add_schemas(head, {1: "other"})
 
 
+@pytest.mark.extended
 def test_a_head_stays_small_and_sealed_entries_are_not_rewritten() -> None:
     """A year of hourly segments with 100 tails each: pages of a useful size, and a head that stays small."""
     pages = MemoryPages()
@@ -389,6 +390,7 @@ class Log:
         self.owners: list[int] = []
 
 
+@pytest.mark.extended
 @given(st.data())
 @settings(max_examples=max(15, settings.default.max_examples // 10), deadline=None)
 def test_any_row_of_changes_keeps_every_offset_exactly_once(data: st.DataObject) -> None:

@@ -87,6 +87,7 @@ def widest(kind: pa.DataType, columns: int) -> pa.Schema:
     return schema
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4])
 @pytest.mark.parametrize("columns", [3, 300])
 def test_the_largest_record_fits_a_block_of_the_widest_schema(columns: int, codec: Codec) -> None:

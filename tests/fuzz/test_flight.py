@@ -216,6 +216,7 @@ def test_many_spoilt_batches(tmp_path: Path) -> None:
         run_streams(tmp_path / str(seed), seed, 20 * STREAMS)
 
 
+@pytest.mark.extended
 def test_null_rows_may_hold_anything(tmp_path: Path) -> None:
     """What the format leaves undefined is taken, whatever it is; it ended the server by a segmentation fault."""
     honest = {

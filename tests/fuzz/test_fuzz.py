@@ -52,6 +52,7 @@ def run_child(folder: Path, *options: object) -> dict[str, int]:
     return tried
 
 
+@pytest.mark.extended
 def test_inputs_that_were_found_once(tmp_path: Path) -> None:
     """The corpus: each file once broke something, or reaches code that nothing else does."""
     files = sorted(CORPUS.glob("*/*"))

@@ -50,6 +50,7 @@ def child(code: str, folder: Path, **environment: str) -> str:
 WHICH = "from tiered.hot.accelerator import accelerator; print(accelerator)"
 
 
+@pytest.mark.extended
 def test_another_interface_is_not_used_and_said_once(tmp_path: Path) -> None:
     (tmp_path / "tiered_accelerator.py").write_text("INTERFACE = 99\n")
     assert child(WHICH, tmp_path).count("interface 99") == 1

@@ -109,6 +109,7 @@ def test_sweeping_own_uploads_in_flight(patch: pytest.MonkeyPatch) -> None:
     found("P6", scenarios.slow_upload)
 
 
+@pytest.mark.extended
 def test_sweeping_while_a_commit_may_still_land(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Committer, "unsettled", property(lambda self: False))
     patch.setattr(
@@ -128,6 +129,7 @@ def _without_settling(self, committer):
     return self._report(plan)
 
 
+@pytest.mark.extended
 def test_committing_without_a_look_at_the_epoch(patch: pytest.MonkeyPatch) -> None:
     """The old host publishes into the lineage of the restored twin."""
     patch.setattr(Committer, "_check_owner", lambda self, head: head)
@@ -154,6 +156,7 @@ def test_evicting_by_offsets_instead_of_the_segment_id(patch: pytest.MonkeyPatch
     found("P5", scenarios.evicted_from_an_image)
 
 
+@pytest.mark.extended
 def test_taking_the_segment_of_another_copy_for_the_own_by_its_id(patch: pytest.MonkeyPatch) -> None:
     """Before it is evicted, and before a whole takes the place of tails."""
     for name, words in (("compare", "P5"), ("by_hash", "P1")):
@@ -202,6 +205,7 @@ def test_a_restore_that_finishes_without_a_look_whether_it_may(patch: pytest.Mon
     found("Fenced", scenarios.announced_beside_a_restore)
 
 
+@pytest.mark.extended
 def test_a_restore_that_is_never_finished_in_the_bucket(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(IntentHolder, "finish", lambda self: None)
     found("Fenced", scenarios.restore_that_dies)

@@ -432,6 +432,7 @@ def test_a_file_that_a_changing_directory_does_not_list_is_found_at_the_second_l
         assert values(reader) == TWENTY
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("beside", [False, True], ids=["writer", "beside"])
 def test_files_that_are_evicted_after_they_were_listed_are_read_from_the_bucket(
     store: tiered.Store,

@@ -73,6 +73,7 @@ def check(restored: tiered.Store, expected: State, *, deep: bool = False) -> Non
     assert restored.verify(deep=deep).problems == ()
 
 
+@pytest.mark.extended
 def test_every_state_of_an_eventful_history_comes_back(history: History) -> None:
     """And goes on: the next offset is the end of then, in a lineage of its own; so does the bucket for its readers."""
     eventful(history)

@@ -77,6 +77,7 @@ def offloaded(path: Path, url: str, clock: Clock, count: int = 10) -> None:
 # -- what comes back -------------------------------------------------------------------------------
 
 
+@pytest.mark.extended
 def test_everything_that_was_offloaded_is_there_and_appends_go_on(
     tmp_path: Path, clock: Clock, url: str
 ) -> None:
@@ -335,6 +336,7 @@ STEPS = st.lists(
 )
 
 
+@pytest.mark.extended
 @settings(max_examples=60, deadline=None)
 @given(steps=STEPS, last=st.sampled_from(("tails", "tier")))
 @example(steps=["append", 1.0], last="tails")
@@ -688,6 +690,7 @@ def steps_of_a_restore(url: str, path: Path, clock: Clock) -> int:
     return -1 - count.left
 
 
+@pytest.mark.extended
 def test_a_restore_killed_at_any_step_is_finished_by_the_next(tmp_path: Path, clock: Clock) -> None:
     """It opens only once it is whole, and whichever restore finishes, all records are there, once."""
     template = tmp_path / "template"

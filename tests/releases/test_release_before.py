@@ -84,6 +84,7 @@ def unpack_golden(root: Path) -> None:
     write_binding(OsFileSystem(), root / "store", place)
 
 
+@pytest.mark.extended
 def test_the_golden_store_is_read_and_goes_on(tmp_path: Path) -> None:
     unpack_golden(tmp_path)
     here, restored, appended = run(ROOT, tmp_path, "check", "check_restored", "append_to_restored")

@@ -68,6 +68,7 @@ def test_a_footer_is_rebuilt_from_blocks_that_verify(place: Place, which: int, p
     assert not path.exists()
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("part", ["header", "schema", "block 0 header", "block 0 chunk 1"])
 def test_a_damaged_segment_is_fetched_again_from_its_object(place: Place, part: str) -> None:
     path = place.segments()[1]
@@ -148,6 +149,7 @@ def test_a_file_system_without_hard_links_keeps_the_damaged_original_too(place: 
 # -- the bucket ------------------------------------------------------------------------------------
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     "damage",
     [flipped(100), flipped(1900), cut(700), missing, grown(b"x")],
@@ -203,6 +205,7 @@ def test_segment_and_object_that_are_both_damaged_are_refused(place: Place) -> N
     assert [segment.read_bytes(), cold.read_bytes()] == before
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("damage", [flipped(40), cut(100), missing], ids=["bit", "cut", "missing"])
 def test_a_page_is_made_again_from_its_objects(place: Place, damage: Damage) -> None:
     path = min((place.cold() / "pages").iterdir())
@@ -212,6 +215,7 @@ def test_a_page_is_made_again_from_its_objects(place: Place, damage: Damage) -> 
     check_whole(place, report)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("damage", [flipped(40), cut(100), missing], ids=["bit", "cut", "missing"])
 def test_a_lost_head_is_proposed_first_and_rebuilt_when_asked_for(place: Place, damage: Damage) -> None:
     path = place.cold() / "head.json"
@@ -339,6 +343,7 @@ def test_where_the_bucket_is_must_be_said_again_and_is_checked(place: Place, tmp
     check_whole(place, report)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("damage", [flipped(20), missing], ids=["bit", "missing"])
 @pytest.mark.parametrize("name", ["store.json", "topic.json"])
 def test_the_bucket_s_documents_are_written_anew_from_the_local_ones(

@@ -435,6 +435,7 @@ def test_a_path_may_begin_at_the_home_directory(tmp_path: Path, monkeypatch: pyt
 DEEP = ".".join(["a"] * 5000)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     "text",
     [

@@ -57,6 +57,7 @@ def test_every_way_to_read_has_the_rows_of_a_scan(spark: Any, tmp_path: Path, cl
         assert sorted(row["n"] for row in table(spark, "t", url).select("n").collect()) == published
 
 
+@pytest.mark.extended
 def test_a_stream_goes_on_behind_erased_records(spark: Any, tmp_path: Path, clock: Clock) -> None:
     """In small batches of offsets, some of which have no row."""
     url = f"file://{tmp_path}/bucket"

@@ -137,6 +137,7 @@ def test_pushdown_works_in_spark_for_one_query_a_load(spark: Any, on_files: Plac
         spark.conf.unset("spark.sql.python.filterPushdown.enabled")
 
 
+@pytest.mark.extended
 def test_one_load_answers_every_query_rightly(spark: Any, on_files: Place) -> None:
     """Two filters over one load(), unions, self-joins, views and SQL, with pushdown on for other sources."""
     frame = in_spark(spark, on_files.path, topic="records", columns="partition,offset,key")

@@ -65,6 +65,7 @@ def flown(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bytes]]:
     remote._tiers.cache_clear()
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("topic", ["records", "flights"])
 def test_each_executor_reads_from_the_nearest_place(
     served: tuple[Place, str], flown: list[bytes], monkeypatch: pytest.MonkeyPatch, topic: str
@@ -85,6 +86,7 @@ def test_each_executor_reads_from_the_nearest_place(
     assert len(flown) > here
 
 
+@pytest.mark.extended
 def test_a_task_gives_the_same_rows_again_wherever_they_went(
     served: tuple[Place, str], flown: list[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -200,6 +202,7 @@ def test_a_writer_that_goes_away_in_the_middle_of_a_task_costs_no_row(
         direct(place.path, "value binary", topic="records", fromTimestamp=0)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("call", ["action", "plan"])
 def test_a_stream_whose_server_is_gone_in_the_middle_of_a_call_goes_on(
     served: tuple[Place, str], monkeypatch: pytest.MonkeyPatch, call: str
@@ -274,6 +277,7 @@ def test_no_token_travels_and_a_dead_server_is_named(own: Place, monkeypatch: py
     assert location in str(raised.value)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("token", ["very-secret-indeed", None])
 def test_a_server_that_its_directory_names_is_never_shown_the_token(
     own: Place, flown: list[bytes], monkeypatch: pytest.MonkeyPatch, token: str | None
@@ -309,6 +313,7 @@ def test_a_server_that_its_directory_names_is_never_shown_the_token(
     server.close()
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("token", ["very-secret-indeed", None])
 def test_a_server_that_was_started_again_takes_no_tasks_of_the_one_before(
     own: Place, monkeypatch: pytest.MonkeyPatch, token: str | None

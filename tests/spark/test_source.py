@@ -42,6 +42,7 @@ LAYOUTS: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
 @pytest.mark.parametrize("topic", ["records", "flights"])
 def test_every_layout_gives_the_rows_of_the_scan(place: Place, topic: str, layout: dict[str, Any]) -> None:
@@ -179,6 +180,7 @@ def test_a_task_that_is_done_holds_no_file(tmp_path: Path) -> None:
     assert str(tmp_path) not in Path("/proc/self/maps").read_text()
 
 
+@pytest.mark.extended
 def test_records_that_moved_tier_since_planning_are_found_there(own: Place) -> None:
     """Planned in warm files, re-encoded, offloaded and evicted before the tasks run; each task twice."""
     topic = own.topic("records")
@@ -202,6 +204,7 @@ def test_records_that_moved_tier_since_planning_are_found_there(own: Place) -> N
         assert_same(pa.Table.from_batches(found), wanted)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("accepted", [False, True])
 def test_records_removed_since_planning_are_an_error_unless_the_user_accepts_it(
     own: Place, accepted: bool
@@ -247,6 +250,7 @@ def test_a_load_is_pinned_and_a_new_one_sees_what_came(spark: Any, own: Place) -
     assert in_spark(spark, own.path, topic="records").count() == before + 500
 
 
+@pytest.mark.extended
 def test_a_tiering_pass_during_a_job_changes_no_row(spark: Any, own: Place) -> None:
     """Segments are sealed, compressed, offloaded and evicted while tasks of a pinned snapshot run."""
     topic = own.topic("records")

@@ -112,6 +112,7 @@ def test_a_table_is_pinned_and_survives_growth_tiering_and_retention(spark: Any,
     assert table(spark, "flights", own.path).count() == wanted.num_rows + 500
 
 
+@pytest.mark.extended
 def test_the_lease_lives_as_long_as_a_plan_that_reads_the_objects(spark: Any, own: Place) -> None:
     """Any frame made of the table will do, also after the table itself is gone; and its rows as an RDD."""
     bucket = open_object_store(own.bucket)

@@ -45,6 +45,7 @@ CALLS: dict[str, tuple[type[Exception], Callable[[Any, Any], object]]] = {
 }
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize(
     "odd",

@@ -355,6 +355,7 @@ def test_partitions_take_turns(store: tiered.Store, monkeypatch: pytest.MonkeyPa
     assert len(found) == 30
 
 
+@pytest.mark.extended
 @given(
     st.lists(
         st.one_of(

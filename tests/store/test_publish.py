@@ -14,6 +14,7 @@ from tests.support.stores import open_store, stepwise, values
 from tiered.engine.host import Host
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("tail_interval", ["10s", "off"])
 def test_all_records_are_in_the_bucket(tmp_path: Path, clock: Clock, tail_interval: str) -> None:
     """Pending ones, those of sealed segments, of every partition; also those of an earlier process."""

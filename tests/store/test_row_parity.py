@@ -114,6 +114,7 @@ plain = st.one_of(
 names = count()
 
 
+@pytest.mark.extended
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(
     st.data(),

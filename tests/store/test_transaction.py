@@ -344,6 +344,7 @@ def test_a_forked_child_commits_nothing(local: Any) -> None:
     assert values(local.topic("events")) == []
 
 
+@pytest.mark.extended
 def test_threads_commit_beside_appends(store: Any) -> None:
     """Each transaction is whole and at its offsets; commits share their syncs."""
     events, ranges = store.topic("events"), {}

@@ -40,6 +40,7 @@ def pointer(glue: Any, name: str = "my_clicks", database: str = "events") -> str
     return str(table["Parameters"]["metadata_location"])
 
 
+@pytest.mark.extended
 def test_each_version_is_registered(tmp_path: Path, clock: Clock, s3_bucket: str, glue: Any) -> None:
     """Also by a process that finds nothing to publish; pyiceberg reads it by its own catalog for Glue."""
     with open_store(tmp_path / "data", s3_bucket, clock, settings=settings()) as store:

@@ -285,6 +285,7 @@ def test_a_folder_that_was_emptied_gets_a_table_anew(place: Place) -> None:
     assert place.check() == 10
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("closed", [4, 500], ids=["manifests are gone", "old snapshots are gone"])
 def test_a_folder_that_is_emptied_beside_a_running_writer(
     place: Place, monkeypatch: pytest.MonkeyPatch, closed: int
@@ -457,6 +458,7 @@ def test_damage_in_a_manifest_is_noticed(place: Place) -> None:
 # -- bounds ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.extended
 def test_manifests_are_closed_and_opened_again(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """A full manifest is not written again until an object of it is gone."""
     monkeypatch.setattr(table_manifests, "CLOSED_OBJECTS", 6)
@@ -500,6 +502,7 @@ def test_the_first_publication_goes_in_slices(place: Place, monkeypatch: pytest.
     assert len(counts) > 2
 
 
+@pytest.mark.extended
 def test_metadata_stays_small(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """The last snapshots, then one an hour within half the grace; an idle table loses its old ones too."""
     monkeypatch.setattr(table_metadata, "SNAPSHOTS_KEPT", 5)

@@ -122,7 +122,10 @@ def with_snapshot(**values: Any) -> Callable[[Any], Any]:
 
 HOSTILE: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "a summary that is text": ("*.metadata.json", with_snapshot(summary="x")),
-    "a summary of numbers": ("*.metadata.json", with_snapshot(summary={"operation": "append", "tiered.offsets.0": 7})),
+    "a summary of numbers": (
+        "*.metadata.json",
+        with_snapshot(summary={"operation": "append", "tiered.offsets.0": 7}),
+    ),
     "a time that is text": ("*.metadata.json", with_snapshot(**{"timestamp-ms": "7"})),
     "partitions that are a list": ("offsets-*.json", lambda values: values | {"partitions": [1]}),
     "offsets that are none": (

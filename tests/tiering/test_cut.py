@@ -169,6 +169,7 @@ def test_a_local_file_that_reaches_below_the_start_holds_the_cut_back(
         assert bits(topic.scan()) == before[80:]
 
 
+@pytest.mark.extended
 def test_a_cut_may_be_killed_before_each_of_its_requests(tmp_path: Path, clock: Clock) -> None:
     """Then every record is there, the next pass cuts, and a sweep leaves what the manifest names and nothing else."""
     bucket = WatchedBucket()

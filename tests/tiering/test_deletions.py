@@ -340,6 +340,7 @@ def dead_in_the_bucket_alone(root: Path, url: str, clock: Clock) -> None:
         bucket.tombstone("t", topic.opened.meta.topic_id, deleted_us=clock())
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("ahead_us", [OFFLOAD_US, EVICT_US], ids=["offload", "evict"])
 def test_a_topic_that_is_dead_in_the_bucket_alone_is_fenced(
     tmp_path: Path, clock: Clock, s3_bucket: str, ahead_us: int

@@ -8,6 +8,7 @@ from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -20,6 +21,7 @@ from tiered.format.schema import normalize_schema
 SETTINGS = stepwise(offload={"after": "0s", "tail_interval": "off"})
 
 
+@pytest.mark.extended
 @settings(
     max_examples=max(25, settings.default.max_examples // 20),
     deadline=None,

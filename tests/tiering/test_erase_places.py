@@ -116,6 +116,7 @@ PLANTS: dict[Place, Callable[[Path, Path], list[Path]]] = {
 }  # fmt: skip
 
 
+@pytest.mark.extended
 def test_a_canary_that_is_put_back_after_the_end_is_found(before: tuple[Path, Path]) -> None:
     """In each place; by the bucket alone, with its ledger, in those of the bucket."""
     image, root = before

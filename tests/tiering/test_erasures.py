@@ -96,6 +96,7 @@ def test_a_value_that_equals_nothing_is_refused_beside_others(store: tiered.Stor
     assert store.erasures() == []
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("column", ["n", "flag", "text"])
 @pytest.mark.parametrize(
     "endless", [range(1 << 60), itertools.count(), itertools.repeat(0), itertools.repeat("x" * 100_000)]

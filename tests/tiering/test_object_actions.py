@@ -212,6 +212,7 @@ def test_an_old_object_moves_once_whatever_kills_the_pass(tmp_path: Path, clock:
         assert values(other.topic("t").scan()) == VALUES
 
 
+@pytest.mark.extended
 def test_a_rebuilt_manifest_knows_in_which_class_an_object_is(tmp_path: Path, clock: Clock) -> None:
     """Else the rule would move it once more, and pay for that again."""
     with s3_process() as server:

@@ -24,6 +24,7 @@ def row_groups(url: str, topic: str) -> list[int]:
     return [len(entry.row_groups) for entry in cold.entries(loaded.head)]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(("size", "offloaded", "merged"), [("1MiB", 3, 6), ("4MiB", 1, 2), (None, 1, 1)])
 def test_objects_have_row_groups_of_the_size_of_their_topic(
     tmp_path: Path, clock: Clock, size: str | None, offloaded: int, merged: int

@@ -120,6 +120,7 @@ def test_a_round_goes_on_where_the_last_pass_stopped(
     assert scrub(60 * DAY_US) == names[:2]
 
 
+@pytest.mark.extended
 def test_what_the_server_keeps_a_checksum_of_is_read_every_fourth_round_only(
     tmp_path: Path, clock: Clock
 ) -> None:
@@ -265,6 +266,7 @@ def test_what_a_scrub_found_is_kept_where_the_manifest_cannot_be_read_again(
     assert len(row.damaged) == 2
 
 
+@pytest.mark.extended
 def test_the_word_of_the_server_does_not_clear_what_a_scrub_read(tmp_path: Path, clock: Clock) -> None:
     """The server keeps the checksum that it was given, and the bytes rot: three rounds of four ask it alone."""
     with s3_process() as server:

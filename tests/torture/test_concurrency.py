@@ -29,6 +29,7 @@ PLACES = [pytest.param("s3", marks=pytest.mark.slow), "file"]
 MOVES = {"compress", "offload", "evict_local"}
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("seconds", [1.0, pytest.param(30.0, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("url", PLACES, indirect=True)
 def test_scans_stay_one_log_while_everything_moves(tmp_path: Path, url: str, seconds: float) -> None:
@@ -163,6 +164,7 @@ OVERTAKEN = {
 }
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("point", OVERTAKEN)
 @pytest.mark.parametrize("url", PLACES, indirect=True)
 def test_an_overtaken_tierer_changes_nothing_when_it_wakes(place: Place, point: str) -> None:

@@ -319,6 +319,7 @@ def test_a_missing_step_is_noticed(zygote: Zygote, tmp_path: Path, url: str, bro
     tally("mutations noticed", mutations=1)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     "step", [step for step in STEPS["tierer"] if "sweep" not in step and "delete" not in step]
 )

@@ -88,6 +88,7 @@ def test_a_crash_anywhere_leaves_no_part_of_a_batch(tmp_path: Path) -> None:
     assert check_crashes(BatchLife(tmp_path / "life"), tmp_path, every=14) > 200
 
 
+@pytest.mark.extended
 def test_an_opening_appends_the_rows_that_are_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

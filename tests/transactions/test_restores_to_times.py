@@ -52,6 +52,7 @@ def bucket(tmp_path: Path, clock: Clock) -> Bucket:
     return Bucket(tmp_path, clock)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("between", ["", "append", "pass", "commit", "append pass commit"])
 def test_what_a_restore_to_a_time_undid_stays_undone(bucket: Bucket, between: str) -> None:
     """Whether or not the restored store published anything before its disk was lost, too."""

@@ -30,6 +30,7 @@ def restored(tmp_path: Path, clock: Clock, number: int, at: int | None = None) -
     )
 
 
+@pytest.mark.extended
 def test_no_moment_of_the_bucket_lacks_positions_that_it_had(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

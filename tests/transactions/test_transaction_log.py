@@ -90,6 +90,7 @@ steps = st.one_of(
 )
 
 
+@pytest.mark.extended
 @given(st.lists(steps, max_size=30))
 def test_any_history_gives_the_positions_of_a_model(
     tmp_path_factory: pytest.TempPathFactory, history: list[tuple[Any, ...]]

@@ -119,6 +119,7 @@ def look_beside_a_thread(store: Any, transactions: int) -> list[int]:
     return [*seen, look(store)]
 
 
+@pytest.mark.extended
 def test_threads_see_no_part(tmp_path: Path) -> None:
     with opened(tmp_path / "data") as store:
         seen = look_beside_a_thread(store, 400)

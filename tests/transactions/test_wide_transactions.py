@@ -166,6 +166,7 @@ def test_no_moment_of_the_bucket_has_a_part(tmp_path: Path) -> None:
     assert check_buckets(WideLife(tmp_path / "life", BUCKET), tmp_path, every=4) > 40
 
 
+@pytest.mark.extended
 def test_a_restore_to_a_time_has_what_was_decided_by_then(tmp_path: Path) -> None:
     life = WideLife(tmp_path / "life", BUCKET)
     objects = dict(life.recorder.bucket.objects)
@@ -186,6 +187,7 @@ def test_the_cut_of_a_read_of_one_partition_is_needed(
         check_crashes(WideLife(tmp_path / "life"), tmp_path, every=5)
 
 
+@pytest.mark.extended
 def test_the_cut_of_readers_is_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without it, some moment of the bucket, or of a disk that was not opened again, shows a part."""
     monkeypatch.setattr(LogReading, "whole_ends", lambda _, ends: dict(ends))

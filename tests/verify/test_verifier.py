@@ -35,6 +35,7 @@ from tiered.warm.partition_directory import Listing, list_segments
 from tiered.warm.segment_writer import SegmentWriter
 
 
+@pytest.mark.extended
 def test_no_false_alarm_beside_a_writer_and_a_tierer(tmp_path: Path) -> None:
     """While records are appended, segments rolled, compressed, offloaded, evicted and expired."""
     clock = Clock()

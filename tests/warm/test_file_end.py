@@ -112,6 +112,7 @@ ERRORS = {
 }
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("error", ERRORS.values(), ids=ERRORS)
 @pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES)
 def test_of_a_write_that_fails_nobody_sees_anything(

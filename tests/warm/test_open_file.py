@@ -29,6 +29,7 @@ with tiered.open(sys.argv[1]) as store:
 _DOCUMENTS = ("store.json", "topics/orders/topic.json", "topics/orders/0/start.json")
 
 
+@pytest.mark.extended
 def test_a_program_without_standard_streams_cannot_print_into_a_segment(tmp_path: Path) -> None:
     subprocess.run(
         [sys.executable, "-c", _NOISY, str(tmp_path / "data")],

@@ -69,6 +69,7 @@ def test_the_last_append_and_the_producers_are_kept(tmp_path: Path) -> None:
     assert block.header.append_us == 9_000
 
 
+@pytest.mark.extended
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25)
 @given(st.data(), st.sampled_from(list(Codec)))
 def test_any_records_of_any_schema_survive(tmp_path: Path, data: st.DataObject, codec: Codec) -> None:

@@ -41,6 +41,7 @@ def positions(path: Path) -> tuple[set[int], int]:
     return every, size
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("stride", [5, pytest.param(1, marks=pytest.mark.slow)])
 def test_every_flipped_bit_is_found(sealed: Path, stride: int) -> None:
     """Every bit of what steers decoding, one bit of every byte of what is decoded; of each fifth byte, where slow is out.

@@ -121,6 +121,7 @@ def flipped(data: bytes, place: int) -> bytes:
     return data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :]
 
 
+@pytest.mark.extended
 def test_damage_in_front_of_synced_bytes_is_corruption(tmp_path: Path) -> None:
     """Exhaustive: a later block says that the file was durable up to itself, so the damage is no torn write."""
     path = write_segment(tmp_path / "0", [[b"a"], [b"b"], [b"c"]], seal=False)

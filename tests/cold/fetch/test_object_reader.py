@@ -363,6 +363,7 @@ def test_any_flipped_bit_is_found_before_it_is_decoded(stride: int) -> None:
     verify_object(store, KEY, entry)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("stride", [13, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("column", ["number", "name", "body", "timestamp"])
 def test_a_flipped_bit_in_a_column_that_is_read_alone_is_found(column: str, stride: int, large: None) -> None:

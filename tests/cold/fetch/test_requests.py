@@ -325,6 +325,7 @@ def test_an_abandoned_scan_and_a_closed_store_leave_no_threads(fresh: World) -> 
     ]
 
 
+@pytest.mark.extended
 def test_an_interpreter_that_ends_in_the_middle_of_a_scan_ends_well(fresh: World) -> None:
     code = """
         import sys, tiered

@@ -76,6 +76,7 @@ def test_more_versions_than_one_page_holds(
     assert len(list(store.old_versions("t/"))) == 6
 
 
+@pytest.mark.extended
 def test_an_erasure_deletes_old_versions_too(
     s3_bucket: str, versioned: Any, tmp_path: Any, clock: Clock
 ) -> None:
@@ -124,6 +125,7 @@ def test_who_may_not_list_versions_learns_it(monkeypatch: pytest.MonkeyPatch) ->
             list(open_object_store("s3://b/p").old_versions("t/"))
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("legal", [False, True])
 def test_what_object_lock_holds_is_waited_for(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Any, clock: Clock, legal: bool

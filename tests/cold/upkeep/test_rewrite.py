@@ -102,6 +102,7 @@ def matches(predicate: Predicate | None, row: dict[str, Any]) -> bool | None:
     raise AssertionError(predicate)
 
 
+@pytest.mark.extended
 @given(sources(), st.integers(0, 1), predicates(), st.data())
 def test_a_rewrite_holds_the_rows_that_match_from_the_start_on(
     made: tuple[PartitionManifest, list[ObjectEntry]],
