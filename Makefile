@@ -35,7 +35,7 @@ demo: $(VENV)/.demo ## the whole store in one minute, on this machine
 test: $(VENV)/.dev ## all tests but the extended and the slow ones: four minutes
 	$(BIN)/python -m pytest -m "not slow and not extended" -n $(WORKERS) --dist loadgroup
 
-test-all: $(VENV)/.dev ## all tests but the slow ones, as CI does: nine minutes
+test-all: $(VENV)/.dev ## all tests but the slow ones, as CI does: ten minutes
 	$(BIN)/python -m pytest -m "not slow" -n $(WORKERS) --dist loadgroup
 
 check: lint ## lint, and the quick tests of what changed: under a minute, before each commit
