@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 from uuid import uuid4
 
 from ..cold.object_store.protocol import ObjectStore, object_url
@@ -58,21 +59,12 @@ def read_offsets(store: ObjectStore, prefix: str, summary: Mapping[str, str]) ->
     CorruptionError, ColdStorageError
     """
     url = offsets_file(summary)
+    document = None
     if url is not None:
         key = key_of(store, prefix, url)
         document = reread_on_damage(lambda: decode_document(store.get(key).data, where=url))
     try:
-        if url is not None:
-            offsets = {int(number): value["offsets"] for number, value in document["partitions"].items()}
-        else:
-            offsets = {
-                int(name.removeprefix(_OFFSETS)): [
-                    *map(int, value.split("-")),
-                    int(summary[f"{_BEGINS}{name.removeprefix(_OFFSETS)}"]),
-                ]
-                for name, value in summary.items()
-                if name.startswith(_OFFSETS)
-            }
+        offsets = _in_summary(summary) if document is None else _in_document(document)
         for start, end, begins in offsets.values():
             whole(start), whole(end), whole(begins)
     except (LookupError, TypeError, ValueError, AttributeError) as error:
@@ -81,3 +73,18 @@ def read_offsets(store: ObjectStore, prefix: str, summary: Mapping[str, str]) ->
             where=url or object_url(store, prefix),
         ) from None
     return offsets
+
+
+def _in_summary(summary: Mapping[str, str]) -> Offsets:
+    return {
+        int(name.removeprefix(_OFFSETS)): [
+            *map(int, value.split("-")),
+            int(summary[f"{_BEGINS}{name.removeprefix(_OFFSETS)}"]),
+        ]
+        for name, value in summary.items()
+        if name.startswith(_OFFSETS)
+    }
+
+
+def _in_document(document: Mapping[str, Any]) -> Offsets:
+    return {int(number): value["offsets"] for number, value in document["partitions"].items()}

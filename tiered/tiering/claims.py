@@ -144,16 +144,12 @@ class Claims:
         added = range(before.partitions, after.partitions)
         if not added or all(epoch in (None, FIRST_LINEAGE) for epoch in self._lineages(before)):
             return
-
-        def check() -> None:
-            self.store.check_owner()
-
         with self._topics.of(before.topic_id):
             self.store.announce(before)
         for partition in added:
             handle = PartitionHandle(self._tiers, after, partition, {})
             committer = Committer(handle.manifest, self._store_id, clock=self._clock)
-            epoch = committer.claim(begin_lineage=True, check=check)
+            epoch = committer.claim(begin_lineage=True, check=self.store.check_owner)
             end, now_us = committer.last_head().end_offset, self._clock()
             # As a restore leaves a partition: the newest segment has the lineage, and the end offset.
             header = first_header(self._store_id, after, partition, end, now_us, lineage_epoch=epoch)

@@ -168,8 +168,7 @@ class TransactionLog:
         return 0 < moves.number <= self._numbers.get(moves.session, 0)
 
     def _note_number(self, moves: Moves) -> None:
-        if moves.number > self._numbers.get(moves.session, 0):
-            self._numbers[moves.session] = moves.number
+        self._numbers[moves.session] = max(moves.number, self._numbers.get(moves.session, 0))
 
     def _check_owned(self, moves: Moves) -> None:
         """Raise `Fenced` unless the session owns all positions that move; `TopicNotFound` if the topic was deleted.

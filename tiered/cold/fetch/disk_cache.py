@@ -1,9 +1,9 @@
 """A bounded cache of fetched ranges on the local disk, shared by processes and kept over restarts.
 
 Each range is one file that contains its bytes only: a reader knows length and checksum from the manifest and verifies
-them. The name is that of the object's key and the range (`cache_folders`), so a file never becomes stale. A
-file appears whole, by rename. It is not synced: if a power cut damages it, it fails its checksum and is fetched again. Its modification time is the time
-of its last use; this is all that processes share to evict in the same order.
+them. The name is that of the object's key and the range (`cache_folders`), so a file never becomes stale. A file appears
+whole, by rename. It is not synced: if a power cut damages it, it fails its checksum and is fetched again. Its
+modification time is the time of its last use; this is all that processes share to evict in the same order.
 
 One background thread writes. Readers never wait for it or for an eviction. A range that cannot be written in time, or at
 all, is not cached.

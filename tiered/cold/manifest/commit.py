@@ -136,7 +136,7 @@ class Committer:
         begin_lineage: bool = False,
         start_offset: int = 0,
         may_begin: bool | None = None,
-        check: Callable[[], None] = lambda: None,
+        check: Callable[[], object] = lambda: None,
         loaded: LoadedHead | Literal["read"] | None = "read",
     ) -> int:
         """Publish the next epoch, which fences every earlier committer, and return it.

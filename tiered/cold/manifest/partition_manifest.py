@@ -89,7 +89,7 @@ class PartitionManifest:
         return last[1] if last and last[0] >= seconds else None
 
     def note(self, loaded: LoadedHead, request_seconds: float) -> None:
-        """Take note of a head that was read or written by a request that began at `asked` of `boot_seconds`."""
+        """Take note of a head that was read or written by a request that began at `request_seconds` of `boot_seconds`."""
         with self._lock:
             if self._last is None or self._last[0] <= request_seconds:
                 self._last = request_seconds, loaded

@@ -38,8 +38,7 @@ from .keys import (
     oversize_error,
     walk,
 )
-from .options import FILE_RESERVED as RESERVED
-from .options import ColdOptions
+from .options import FILE_RESERVED, ColdOptions
 from .os_errors import translating
 from .protocol import GET_BYTES_MAX, Bytes, ObjectInfo, Upload, Versioned
 from .throttle import Throttle
@@ -66,7 +65,7 @@ class FileStore:
         self._root = root
         self.options = options or ColdOptions()
         self.fs = fs or OsFileSystem()
-        self._internal = root / RESERVED
+        self._internal = root / FILE_RESERVED
         self._temporary = self._internal / "temporary"
         self._tidied = False
         self._durable: set[tuple[Path, int]] = set()  # directories whose names were synced
@@ -162,8 +161,8 @@ class FileStore:
         """Do nothing: no resource stays open between calls."""
 
     def _path(self, key: str) -> Path:
-        if RESERVED in check_key(key).split("/"):
-            raise ValueError(f"{key!r}: the name {RESERVED} is reserved")
+        if FILE_RESERVED in check_key(key).split("/"):
+            raise ValueError(f"{key!r}: the name {FILE_RESERVED} is reserved")
         return self._root / key
 
     def _children(self, prefix: str) -> Children:
@@ -175,7 +174,7 @@ class FileStore:
                 return children
             with entries:
                 for entry in entries:
-                    if entry.name == RESERVED:
+                    if entry.name == FILE_RESERVED:
                         continue
                     try:
                         info = None if entry.is_dir() else _info(prefix + entry.name, entry.stat())
