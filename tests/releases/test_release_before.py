@@ -28,6 +28,8 @@ from tiered.cold.object_store.connect import open_object_store
 from tiered.warm.bucket_binding import read_binding, write_binding
 from tiered.warm.filesystem import OsFileSystem
 
+pytestmark = pytest.mark.extended
+
 BEFORE = "f388993"
 BEFORE_BATCHES = "56b3e51"
 ROOT = Path(__file__).resolve().parents[2]
@@ -84,7 +86,6 @@ def unpack_golden(root: Path) -> None:
     write_binding(OsFileSystem(), root / "store", place)
 
 
-@pytest.mark.extended
 def test_the_golden_store_is_read_and_goes_on(tmp_path: Path) -> None:
     unpack_golden(tmp_path)
     here, restored, appended = run(ROOT, tmp_path, "check", "check_restored", "append_to_restored")
@@ -92,7 +93,6 @@ def test_the_golden_store_is_read_and_goes_on(tmp_path: Path) -> None:
     assert appended == {"offset": GOLDEN_FOUND["kept"][0]}
 
 
-@pytest.mark.extended
 def test_both_releases_take_turns_at_one_store(tmp_path: Path, before: Path) -> None:
     wrote, first = run(before, tmp_path, "write:0", "check")
     assert wrote == {"failed": []}
@@ -110,7 +110,6 @@ def test_both_releases_take_turns_at_one_store(tmp_path: Path, before: Path) -> 
     assert rows == {"kept": 3 * life.ROWS, "records": 6 * life.ROWS - life.ROWS // 2, "typed": 15}
 
 
-@pytest.mark.extended
 def test_filters_are_ignored_by_the_release_before_and_its_objects_have_none(
     tmp_path: Path, before: Path
 ) -> None:
@@ -129,7 +128,6 @@ def test_filters_are_ignored_by_the_release_before_and_its_objects_have_none(
     assert there["rows"] == after["rows"]
 
 
-@pytest.mark.extended
 @pytest.mark.parametrize(
     "order", ["restored here", pytest.param("restored by the release before", marks=pytest.mark.slow)]
 )
@@ -144,7 +142,6 @@ def test_a_host_that_a_restore_left_behind_is_fenced_whatever_its_release(
     assert refused.get("error") == "Fenced" or any("fenced" in text for text in refused["failed"]), refused
 
 
-@pytest.mark.extended
 def test_a_restore_that_was_cut_short_is_understood_by_both_releases(tmp_path: Path, before: Path) -> None:
     """The one before reads on, and restores; a store that it restored is the one that counts."""
     assert run(ROOT, tmp_path, "write:0") == [{"failed": []}]
@@ -161,7 +158,6 @@ def test_a_restore_that_was_cut_short_is_understood_by_both_releases(tmp_path: P
     assert refused.get("error") == "Fenced" or any("fenced" in text for text in refused["failed"]), refused
 
 
-@pytest.mark.extended
 @pytest.mark.parametrize(("work", "count"), [("erase", "erased"), ("compact", "removed")])
 def test_a_store_with_gaps_is_refused_by_the_release_before_everywhere(
     tmp_path: Path, before: Path, work: str, count: str
@@ -181,7 +177,6 @@ def test_a_store_with_gaps_is_refused_by_the_release_before_everywhere(
     assert sound(again) == sound(here)
 
 
-@pytest.mark.extended
 def test_the_release_before_leaves_a_live_table_alone(tmp_path: Path, before: Path) -> None:
     """It opens, appends, tiers, sweeps and restores its own store with a table; this release's table goes on after that."""
     pytest.importorskip("pyiceberg")
@@ -214,7 +209,6 @@ def contents(folder: Path) -> dict[str, tuple[bytes, int]]:
     return {str(path): (path.read_bytes(), path.stat().st_mtime_ns) for path in folder.rglob("*.*")}
 
 
-@pytest.mark.extended
 def test_a_store_with_batches_is_refused_by_name_and_one_with_transactions_is_not(
     tmp_path: Path, before_batches: Path
 ) -> None:
@@ -233,7 +227,6 @@ def test_a_store_with_batches_is_refused_by_name_and_one_with_transactions_is_no
     assert sound(restored) == sound(here)
 
 
-@pytest.mark.extended
 def test_each_release_appends_through_a_server_of_the_other(tmp_path: Path, before: Path) -> None:
     """One record at a time, of producers too; what one of them announces and the other does not know changes nothing."""
     answers = []

@@ -21,6 +21,8 @@ from tiered.transactions import log_renewal
 from tiered.transactions.commits import Commits
 from tiered.transactions.whole_reads import LogReading
 
+pytestmark = pytest.mark.extended
+
 TOPICS = ("eu", "sa", "us")
 PARTITIONS = 4
 PLACES = [(topic, partition) for topic in TOPICS for partition in range(PARTITIONS)]
@@ -139,7 +141,6 @@ def check_crashes(life: WideLife, folder: Path, every: int = 1) -> int:
     return check_each(images, folder, every, partial(check, life))
 
 
-@pytest.mark.extended
 def test_a_crash_anywhere_leaves_each_transaction_whole_or_absent(tmp_path: Path) -> None:
     assert check_crashes(WideLife(tmp_path / "life"), tmp_path, every=20) > 100
 
@@ -161,12 +162,10 @@ def check_buckets(life: WideLife, folder: Path, every: int = 1) -> int:
     return check_each_bucket(life.crashes(), folder, every, check_bucket)
 
 
-@pytest.mark.extended
 def test_no_moment_of_the_bucket_has_a_part(tmp_path: Path) -> None:
     assert check_buckets(WideLife(tmp_path / "life", BUCKET), tmp_path, every=4) > 40
 
 
-@pytest.mark.extended
 def test_a_restore_to_a_time_has_what_was_decided_by_then(tmp_path: Path) -> None:
     life = WideLife(tmp_path / "life", BUCKET)
     objects = dict(life.recorder.bucket.objects)
@@ -177,7 +176,6 @@ def test_a_restore_to_a_time_has_what_was_decided_by_then(tmp_path: Path) -> Non
             check_position(store, whole(store))
 
 
-@pytest.mark.extended
 def test_the_cut_of_a_read_of_one_partition_is_needed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -187,7 +185,6 @@ def test_the_cut_of_a_read_of_one_partition_is_needed(
         check_crashes(WideLife(tmp_path / "life"), tmp_path, every=5)
 
 
-@pytest.mark.extended
 def test_the_cut_of_readers_is_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without it, some moment of the bucket, or of a disk that was not opened again, shows a part."""
     monkeypatch.setattr(LogReading, "whole_ends", lambda _, ends: dict(ends))
