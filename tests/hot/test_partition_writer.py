@@ -365,6 +365,21 @@ def test_a_view_shows_durable_records_alone_and_does_not_change(tmp_path: Path) 
         assert writer.view(flush=False).end_offset == 3
 
 
+def test_a_view_has_append_times_where_its_last_record_is_that_of_the_segment(tmp_path: Path) -> None:
+    """The time of a record that is written, and not durable yet, is none of its last record."""
+    with writing(tmp_path) as writer:
+        append(writer, b"a")
+        durable = writer.view().append_us
+        assert durable is not None
+        append(writer, b"b")
+        writer.write_pending()
+        assert writer.view(flush=False).append_us is None
+        writer.flush()
+        again = writer.view().append_us
+        assert again is not None
+        assert (again[0], again[1] >= durable[1]) == (durable[0], True)
+
+
 def test_without_syncs_a_view_shows_what_was_written(tmp_path: Path) -> None:
     """Sync mode ``never``: a scan does not wait for the disk."""
     with writing(tmp_path, sync_on_scan=False) as writer:

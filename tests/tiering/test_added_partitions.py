@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,13 +11,22 @@ import pytest
 import tiered
 from tests.support.clock import Clock
 from tests.support.stores import values
-from tests.support.watched_bucket import URL, WatchedBucket, away, host, open_at, settings
+from tests.support.watched_bucket import (
+    NOT_WAITING_SECONDS,
+    URL,
+    WatchedBucket,
+    away,
+    host,
+    open_at,
+    settings,
+)
 from tiered.cold.manifest.partition_manifest import PartitionManifest
 from tiered.cold.manifest.store_documents import StoreDocuments
-from tiered.errors import ColdStorageError, Fenced
+from tiered.errors import ColdStorageError, Fenced, TopicNotFound
 from tiered.format.manifest import Head
 from tiered.warm.catalog import Catalog
 from tiered.warm.partition_directory import read_lineage
+from tiered.warm.segment_reader import SegmentFile
 
 
 class Restores:
@@ -112,6 +122,34 @@ def test_an_addition_that_was_cut_short_is_repeated(
     assert values(restores.store.topic("t")) == [b"1", b"2"]
     assert restores.store.tierer.tail_pass().report.failed == ()  # type: ignore[attr-defined]
     assert not restores.store.verify(deep=True).problems
+
+
+def test_the_first_segment_has_the_lineage_as_a_restored_one(restores: Restores) -> None:
+    """The segments behind it take it over."""
+    lineage = restores.add(b"2")
+    (path,) = restores.directory.glob("*.log")
+    assert SegmentFile.open(path).header.lineage_epoch == lineage
+
+
+def test_a_topic_that_was_deleted_in_the_bucket_gets_no_head(restores: Restores) -> None:
+    """Nobody would delete it: the sweep of a deleted topic may have ended."""
+    meta, now_us = restores.store.topic("t").meta, restores.clock()
+    StoreDocuments(restores.bucket).tombstone("t", meta.topic_id, deleted_us=now_us, lineage=2)
+    with pytest.raises(TopicNotFound):
+        restores.store.topic("t").add_partitions(2)
+    assert restores.head() is None
+
+
+def test_the_directory_is_made_while_nobody_else_changes_the_topic(restores: Restores) -> None:
+    """A deletion renames the topic's directory; what is made there afterwards would keep the name from being used again."""
+    topic = restores.store.topic("t")
+    adding = threading.Thread(target=topic.add_partitions, args=(2,))
+    with restores.store.context.tiers.hold_topic(topic.opened.meta):  # type: ignore[attr-defined]
+        adding.start()
+        adding.join(NOT_WAITING_SECONDS)
+        assert not restores.directory.exists()
+    adding.join(30)
+    assert restores.directory.exists()
 
 
 def _dies(*_: object) -> None:

@@ -14,8 +14,9 @@ import tiered
 from tests.support.clock import Clock
 from tests.support.stores import committer_of, handle_of, values
 from tests.support.watched_bucket import Meeting, WatchedBucket, open_at, published, settings
-from tiered.errors import CorruptionError
+from tiered.errors import ColdStorageError, CorruptionError
 from tiered.format.manifest import Head
+from tiered.format.schema import TRANSACTIONS_TOPIC
 from tiered.hot.partition_writer import PartitionWriter
 from tiered.policies.actions import Offload, ShipTail
 from tiered.policies.tail_joining import FANOUT
@@ -293,3 +294,28 @@ def test_a_file_of_another_partition_is_not_published_as_this_one_s(
             else:
                 early.tierer.handlers[ShipTail](ShipTail(**asked))
         assert (bucket.uploads(), published(bucket)) == before
+
+
+def test_the_log_of_transactions_begins_later_only_when_all_of_it_is_published(
+    store: tiered.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a disk that is lost now takes along what the log has written anew."""
+    consumer = store.topic("t").consumer("billing")
+    grow(store, 2)
+    for offset in (1, 2):
+        consumer.commit({0: offset}, sync=True)
+    log = store.topic(TRANSACTIONS_TOPIC).opened.meta
+    actions, handle = (
+        PublishActions(store.context, store.open_topics, store.tierer.claims),
+        handle_of(store, log, 0),
+    )
+    with monkeypatch.context() as patch:
+        patch.setattr(PublishActions, "ship_tail", lambda *_: 0)
+        with pytest.raises(ColdStorageError, match="is published up to offset 0 of") as failed:
+            actions.publish_start(handle, 1)
+    assert failed.value.retryable
+    assert handle.manifest.load() is None
+    actions.publish_start(handle, 1)
+    loaded = handle.manifest.load()
+    assert loaded is not None
+    assert loaded.head.start_offset == 1

@@ -593,8 +593,11 @@ def test_nothing_vouches_for_blocks_that_are_not_durable(operation: str, tmp_pat
 def test_the_age_of_a_segment_is_that_of_its_first_record(tmp_path: Path) -> None:
     writer = SegmentWriter.create(OsFileSystem(), tmp_path, header_of())
     writer.append([MARK], 1_500)
-    assert writer.first_append_us is None
+    assert writer.append_us is None
     append(writer, b"first", now_us=2_000)
     append(writer, b"second", now_us=3_000)
-    assert (writer.first_append_us, writer.last_append_us) == (2_000, 3_000)
+    assert writer.append_us == (2_000, 3_000)
     writer.close()
+    scan = SegmentFile.open(writer.path).scan
+    assert scan is not None
+    assert scan.append_us == (2_000, 3_000)

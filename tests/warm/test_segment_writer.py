@@ -153,7 +153,7 @@ def test_a_writer_that_goes_on_knows_when_the_first_record_came(tmp_path: Path) 
     segment = SegmentFile.open(writer.path)
     assert segment.scan is not None
     again = SegmentWriter.resume(FS, writer.path, segment.header, segment.scan)
-    assert (again.first_append_us, again.last_append_us) == (7_000, 8_000)
+    assert again.append_us == (7_000, 8_000)
     again.close()
 
 

@@ -144,8 +144,7 @@ class Claims:
         added = range(before.partitions, after.partitions)
         if not added or all(epoch in (None, FIRST_LINEAGE) for epoch in self._lineages(before)):
             return
-        with self._topics.of(before.topic_id):
-            self.store.announce(before)
+        self.store.announce(before)
         for partition in added:
             handle = PartitionHandle(self._tiers, after, partition, {})
             committer = Committer(handle.manifest, self._store_id, clock=self._clock)
