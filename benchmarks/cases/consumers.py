@@ -104,7 +104,7 @@ def coroutines(bench: Bench) -> Case:
     count = bench.size(19_200, 640)
 
     def ours(folder: Path) -> Sample:
-        return asyncio.run(_with_aio(folder, count))
+        return asyncio.run(with_aio(folder, count))
 
     def in_threads(folder: Path) -> Sample:
         return asyncio.run(_with_threads(folder, count // 8))
@@ -124,7 +124,8 @@ def coroutines(bench: Bench) -> Case:
     )
 
 
-async def _with_aio(folder: Path, count: int) -> Sample:
+async def with_aio(folder: Path, count: int) -> Sample:
+    """Append records by tasks of one event loop that each wait for their own."""
     async with tiered.aio.open(folder / "store", settings=settings("always")) as store:
         topic = await store.create_topic("bench")
         await topic.append(b"opens the segment")

@@ -13,7 +13,9 @@ import pyarrow as pa
 
 import tiered
 from tiered import Topic
+from tiered.engine.records import record_of
 from tiered.format.checksum import crc32c
+from tiered.warm.segment_reader import SegmentFile
 
 from ..data import flights, open_topic, segments, settings, values, warm_store
 from ..harness import Bench, Case, Sample, Target, Variant, stopwatch
@@ -74,6 +76,17 @@ def point_read(bench: Bench) -> Case:
                     times.append(watch.seconds * 1e6)
         return Sample(statistics.median(times) if times else 0)
 
+    def bare_record(_: Path) -> Sample:
+        path = segments(bench.folder)[0]
+        segment = SegmentFile.open(path)
+        block = segment.decode(segment.block(0))
+
+        def read(offset: int) -> bytes | None:
+            path.stat()
+            return record_of(block.columns, offset, None, "bench", 0, offset, None).value  # type: ignore[no-any-return]
+
+        return _median(read, order.choices(range(block.num_rows), k=reads))
+
     def in_rust(folder: Path) -> Sample:
         return Sample(rivven.measure(program, "read", folder, rows)[1])
 
@@ -101,6 +114,7 @@ def point_read(bench: Bench) -> Case:
             Variant("the same beside a writer (read_only=True)", of_known_blocks(reader)),
             Variant(new, of_new_blocks),
             Variant("bare CRC32C of a mapped block that was not read before", bare_block),
+            Variant("a look at the segment's file, and a record made of a decoded block", bare_record),
             Variant("topic.scan(start_offset=n, end_offset=n + 1)", timed(by_scan)),
             Variant("SQLite by primary key", timed(by_sqlite)),
             Variant("LMDB get", timed(lambda offset: transaction.get(offset_key(offset)))),
@@ -109,7 +123,7 @@ def point_read(bench: Bench) -> Case:
         (Target(known, 10, at_most=True), Target(new, 60, at_most=True)),
         "A read verifies the checksum of a whole block (about 1 MiB) when it comes from the disk; SQLite, LMDB and "
         "rivven-core verify nothing. So the bound of a block that was not read before is that of the checksum and of a block "
-        "that was.",
+        "that was. Of that, the least is a look whether the segment's file is still there, and the record made.",
         higher_is_better=False,
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import threading
 from collections.abc import Callable, Sequence
@@ -15,6 +16,7 @@ from ..data import open_topic, segments, settings, values
 from ..harness import Bench, Case, Sample, Target, Variant, stopwatch
 from ..peers import rivven
 from ..peers.embedded import INSERT, lmdb_log, offset_key, sqlite_log
+from .consumers import with_aio
 
 _NOTHING = "nothing"
 BOUND = "64 threads that wake each other, nothing else"
@@ -87,6 +89,7 @@ def group_commit(bench: Bench) -> Case:
     count = bench.size(9_600, 640)
     program = bench.peer(rivven.build)
     peer = f"rivven-core {rivven.VERSION} (Rust), its write-ahead log, 64 tasks"
+    futures = "64 tasks of one event loop (tiered.aio)"
 
     def threads(number: int, share: int) -> Callable[[Path], Sample]:
         return lambda folder: _appended(folder, values(count // share), threads=number)
@@ -106,12 +109,17 @@ def group_commit(bench: Bench) -> Case:
             Variant("8 threads", threads(8, 2), _NOTHING),
             Variant("1 thread", threads(1, 8), _NOTHING),
             Variant(BOUND, woken, "no records"),
+            Variant(futures, lambda folder: asyncio.run(with_aio(folder, count)), _NOTHING),
             *([Variant(peer, in_rust, _NOTHING)] if program else []),
         ),
         (
             Target("64 threads", 4, against="1 thread"),
             Target("64 threads", 20, figure="records/sync"),
-            *([Target("64 threads", 0.65, against=peer)] if program else []),
+            *(
+                [Target("64 threads", 0.65, against=peer), Target(futures, 0.9, against=peer)]
+                if program
+                else []
+            ),
         ),
         "The bare wake-ups are the most that threads in Python can do: each round, the last thread of 64 wakes the others.",
         rounds_each=2,
