@@ -7,6 +7,7 @@ of them should grow as they do; what grows faster is marked. A bucket is a folde
 from __future__ import annotations
 
 import argparse
+import fcntl
 import itertools
 import statistics
 import sys
@@ -20,6 +21,7 @@ import pyarrow as pa
 from rich.console import Console
 
 import tiered
+from tiered.warm.filesystem import sync_data
 
 from .cases.manifest import committer_of, fill_manifest
 from .data import settings, values
@@ -105,7 +107,21 @@ def topics(sheet: Sheet, count: int, folder: Path) -> None:
         "reopen: first append", lambda: [store.topic(f"t{i}").append(b"y") for i in range(count)], of=count
     )
     store.close()
+    sheet.timed(
+        "reopen: the system's part",
+        lambda: [_opened_bare(folder / "store" / "topics" / f"t{i}") for i in range(count)],
+        of=count,
+    )
     sheet.timed("restore", lambda: _restored(folder))
+
+
+def _opened_bare(topic: Path) -> None:
+    """Do the least of a first append: the topic's document read, and the newest segment locked, read and synced."""
+    (topic / "topic.json").read_bytes()
+    with max((topic / "0").glob("*.log")).open("r+b") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        file.read()
+        sync_data(file.fileno())
 
 
 def partitions(sheet: Sheet, count: int, folder: Path) -> None:

@@ -72,7 +72,7 @@ def open_active(
     if not listing.segments:
         return _first_segment(options, directory, meta, partition, start_offset)
     path = directory / str(listing.segments[-1])
-    newest = SegmentFile.open(path)
+    newest = SegmentFile.open(path, sync=False)  # `SegmentWriter.resume` syncs it
     if newest.header.topic_id != meta.topic_id or newest.header.partition != partition:
         raise CorruptionError("segment of another topic or partition", where=str(path), position=0)
     if newest.scan is None:

@@ -80,7 +80,9 @@ class SegmentFile:
         self._trusted: set[tuple[int, tuple[int, ...] | None]] = set()
 
     @classmethod
-    def open(cls, path: Path, *, use_mmap: bool = True, earlier: SegmentFile | None = None) -> SegmentFile:
+    def open(
+        cls, path: Path, *, use_mmap: bool = True, earlier: SegmentFile | None = None, sync: bool = True
+    ) -> SegmentFile:
         """Open a segment by its footer, or without a footer by a scan of its blocks.
 
         A scan syncs the file before it returns the blocks (promise P2): their writer may not have synced them.
@@ -90,6 +92,8 @@ class SegmentFile:
         earlier
             The same file, opened before without a footer: the scan goes on from its end. Returned itself if there are no
             new blocks. Two threads must not pass one object at the same time.
+        sync
+            False for a caller that syncs the file itself, before anybody sees the blocks.
 
         Raises
         ------
@@ -128,8 +132,9 @@ class SegmentFile:
             if earlier is not None and earlier.has_no_new_blocks(fd):
                 return earlier
             scan = scan_blocks(FileWindow(fd), header, where=where, after=earlier.scan if earlier else None)
-            # After the scan, since the writer may add blocks during it.
-            sync_data(fd)
+            if sync:
+                # After the scan, since the writer may add blocks during it.
+                sync_data(fd)
             # Map the blocks only: the writer may cut off the room behind them at any time.
             mapped = map_file(path, fd, use_mmap, scan.end_position)
             return cls(
