@@ -17,9 +17,11 @@ from tests.support.disk_model import Image, Objects, Put
 from tests.support.memory_store import MemoryStore
 from tests.support.recorder import Recorder
 from tests.transactions.lives import BUCKET, SHIPPED, host_of, opened
+from tiered.cold.manifest.restore_intent import abandon_restore, intent_of
 from tiered.cold.object_store.protocol import ObjectInfo
 from tiered.engine.host import Host
 from tiered.errors import RestoreUnderWay
+from tiered.format.document import decode_document, encode_document
 from tiered.recovery import restore
 from tiered.transactions import log_topic
 from tiered.transactions.log_topic import LogTopic
@@ -271,3 +273,35 @@ def test_a_reader_leaves_out_that_an_undone_record_says_a_transaction_is_applied
     with tiered.open(BUCKET, host=host) as reader:
         ends = reader.snapshot(TOPICS).ends
         assert (ends == {"First": {0: 0}, "second": {0: 0}}) is leaves_out
+
+
+def cut_short() -> Objects:
+    """The bucket after a restore died with one head moved, and the store before it went on."""
+    found = dict(heads(states(3))[5])
+    values = decode_document(found["store.json"][0], where="store.json")
+    intent = intent_of(values, values["lineage"])
+    assert intent is not None
+    found["store.json"] = encode_document(abandon_restore(values, intent)), "etag-of-abandoned"
+    return found
+
+
+def test_a_reader_says_that_a_restore_was_cut_short() -> None:
+    with open_bucket(MovingBucket(cut_short(), {}, -1)) as reader:
+        with pytest.raises(RestoreUnderWay, match="was cut short") as failed:
+            reader.snapshot(TOPICS)
+        assert not failed.value.retryable
+
+
+@pytest.mark.parametrize("ahead", [None, 3_600_000])
+def test_a_restore_does_not_go_on_from_one_that_was_cut_short(tmp_path: Path, ahead: int | None) -> None:
+    """Some heads are at a time and others are not: the newest state has parts of transactions, as any since that restore."""
+    recorder = Recorder(tmp_path, Image(objects=cut_short()))
+    host = host_of(recorder, Clock(life().clock_us + 7_200_000_000))
+    at = None if ahead is None else life().clock_us // 1000 + ahead
+    with pytest.raises(tiered.ConfigError, match="some partitions are at .* and others are not"):
+        tiered.restore(BUCKET, recorder.root / "data", at=at, settings=SHIPPED, host=host)
+    assert recorder.bucket.objects == cut_short()
+    for number in (3, 1):
+        path, at = recorder.root / f"{number}", life().times_us[number] // 1000
+        with tiered.restore(BUCKET, path, at=at, settings=SHIPPED, host=host) as store:
+            assert whole(ends_of(store.snapshot(TOPICS))) == number + 1

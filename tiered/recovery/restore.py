@@ -125,7 +125,8 @@ def restore(
     Raises
     ------
     ConfigError
-        There is no store at the URL, the directory is not empty, or `at` is too long ago or in the future.
+        There is no store at the URL, the directory is not empty, or `at` is too long ago or in the future. Or a restore to a
+        time was not finished, which left some partitions at that time, and `at` is not before it.
     CorruptionError, UnsupportedFormat
         A document, head or page of the bucket is damaged, or an orphan that `at` needs. Nothing has changed.
     Fenced
