@@ -195,7 +195,11 @@ class ObjectsHeld(ColdStorageError):
 
 
 class RestoreUnderWay(ColdStorageError):
-    """Another host restores the store from its bucket; nothing is published until the restore ends."""
+    """Another host restores the store from its bucket; nothing is published until the restore ends.
+
+    Reads of several partitions of the bucket alone raise it while a restore to a time moves one partition after another, and after
+    such a restore was cut short.
+    """
 
     def __init__(self, message: str, *, retryable: bool = True) -> None:
         super().__init__(message, retryable=retryable)

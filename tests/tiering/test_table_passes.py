@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ from tests.support.table_reader import check_rows, folder_of
 from tests.support.watched_bucket import WatchedBucket, away
 from tests.tiering.stepped_loop import Loop
 from tiered.engine.host import Host
+from tiered.recovery import restore as restore_module
 
 pytest.importorskip("pyiceberg")
 
@@ -188,3 +190,38 @@ def test_without_pyiceberg_the_error_says_what_to_install(
     monkeypatch.setitem(sys.modules, "pyiceberg", None)
     with pytest.raises(tiered.ConfigError, match=r"pip install 'tiered\[iceberg\]'"):
         tier(store, clock, 0)
+
+
+def test_a_table_says_that_a_restore_elsewhere_moved_some_heads(
+    clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The restore is cut short between two partitions of a transaction, and this store goes on with its tables."""
+
+    def moves_one(self: Any, meta: Any, partition: int, intent: Any) -> None:
+        if partition:
+            raise KeyboardInterrupt
+        move(self, meta, partition, intent)
+
+    for _ in range(2):
+        with open_with(tmp_path, clock) as store:  # whose close forgets what is published
+            topic = store.create_topic("t", partitions=2, exist_ok=True)
+            with store.transaction() as transaction:
+                for partition in range(2):
+                    transaction.append(topic, b"x", partition=partition)
+            store.flush()
+            store.tierer.tail_pass()
+            at = clock.advance(60) // 1000
+            clock.advance(60)
+    with open_with(tmp_path, clock) as store:
+        store.tierer.tail_pass()
+        meta = store.topic("t").meta
+        assert store.tierer.tables.publish(meta).version == 1
+        move = restore_module._Restore._partition
+        with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+            patched.setattr(restore_module._Restore, "_partition", moves_one)
+            host, url = Host(clock=clock), f"file://{tmp_path}/bucket"
+            tiered.restore(url, tmp_path / "new", at=at - 120_000, host=host)
+        store.tierer.tables.publish(meta, take=True)
+    (folder,) = (tmp_path / "bucket" / "t").glob("*/table/metadata")
+    said = [json.loads((folder / f"v{number}.metadata.json").read_text()) for number in (1, 2)]
+    assert [item["snapshots"][-1]["summary"]["tiered.transactions"] for item in said] == ["whole", "parts"]

@@ -34,8 +34,8 @@ from tiered.transactions.commits import Commits
 from tiered.transactions.completion import Completion
 from tiered.transactions.decision import Decision
 from tiered.transactions.log_renewal import LogRenewal
+from tiered.transactions.log_topic import LogTopic
 from tiered.transactions.parts import Part, block_data
-from tiered.transactions.transaction_log import TransactionLog
 from tiered.transactions.transaction_rows import TransactionRows
 
 EXTRA = 77
@@ -146,7 +146,7 @@ def test_a_restore_to_a_time_has_the_transactions_of_that_time(tmp_path: Path) -
 
 TIMES: dict[str, tuple[Any, str, Callable[..., object]]] = {
     "the log is restored beyond the time": (restore, "keeps_all_records", lambda *_: False),
-    "later records are dropped": (TransactionLog, "drop_later", lambda *_: None),
+    "later records are dropped": (LogTopic, "_find_cuts", lambda *_: ()),
     "a restored store completes transactions": (Completion, "complete", lambda *_: None),
 }
 

@@ -17,6 +17,7 @@ from ..format.manifest_checks import check_entries
 from ..format.schema import TRANSACTIONS_TOPIC, schema_to_text
 from ..format.timestamps import to_datetime
 from ..format.topic_meta import TopicMeta
+from ..transactions.restored_log import was_moved_back
 from .point_in_time import begins_after, rewind_head
 from .topics_at_time import TopicAt, topics_at
 
@@ -34,7 +35,7 @@ def verify_bucket(
     Raises
     ------
     ConfigError
-        There is no store at the URL.
+        There is no store at the URL, or a restore to a time was cut short, and `at_us` is not before it.
     CorruptionError, UnsupportedFormat
         A document, head, page or needed orphan is damaged or missing.
     ColdStorageError
@@ -57,6 +58,8 @@ def verify_bucket(
                     raise CorruptionError("head.json is missing beside objects", where=where)
             if loaded is not None:
                 check_manifest(cold, loaded.head, meta, store_id)
+                if keeps_all_records(meta, features):
+                    _check_all_moved(bucket, loaded.head, at_us)
                 if at_us is not None and begins_after(cold, loaded.head, at_us):
                     emptied.append(f"{meta.name}/{partition}")
                 if at_us is not None and loaded.head.committed_us > at_us:
@@ -68,6 +71,19 @@ def verify_bucket(
         when = utc_text(at_us)
         log.warning("nothing of %s was in the bucket by %s: it will be empty", ", ".join(emptied), when)
     return store_id, features
+
+
+def _check_all_moved(bucket: StoreDocuments, log: Head, at_us: int | None) -> None:
+    """Raise `ConfigError` if a restore to a time moved some heads and not others, and the state at `at_us` would have both."""
+    if not was_moved_back(log):
+        return
+    epoch = log.lineage_epoch
+    if (at_us is None or at_us >= dict(log.rewinds)[epoch]) and bucket.read_intent() is not None:
+        then = utc_text(dict(log.cuts)[epoch])
+        raise ConfigError(
+            f"a restore of {bucket.store.url} to {then} was not finished, so that some partitions are at that time and others are not: "
+            "restore to that time again, or to any from before that restore"
+        )
 
 
 def restored_topics(bucket: StoreDocuments, at_us: int | None) -> Iterator[TopicAt]:

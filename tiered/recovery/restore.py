@@ -45,6 +45,7 @@ from ..format.document import (
 )
 from ..format.manifest import Head, ObjectEntry
 from ..format.producers import states_before
+from ..format.schema import TRANSACTIONS_TOPIC
 from ..format.segment_facts import ProducerState
 from ..format.timestamps import timestamp_us, to_datetime
 from ..format.topic_meta import TopicMeta
@@ -52,6 +53,7 @@ from ..hot.recovery import first_header
 from ..opening import load_settings, open_store, plain_path
 from ..settings.settings import Settings
 from ..store.interface.store import Store
+from ..transactions.restored_log import cuts_of
 from ..warm.bucket_binding import COLD_FILE, BucketBinding, write_binding
 from ..warm.catalog import (
     RESTORING_FILE,
@@ -123,7 +125,8 @@ def restore(
     Raises
     ------
     ConfigError
-        There is no store at the URL, the directory is not empty, or `at` is too long ago or in the future.
+        There is no store at the URL, the directory is not empty, or `at` is too long ago or in the future. Or a restore to a
+        time was not finished, which left some partitions at that time, and `at` is not before it.
     CorruptionError, UnsupportedFormat
         A document, head or page of the bucket is damaged, or an orphan that `at` needs. Nothing has changed.
     Fenced
@@ -253,7 +256,9 @@ class _Restore:
         self._clear()
         write_binding(self._fs, self._root, self._binding)
         self._fs.make_directory(self._root / TOPICS_DIRECTORY)
-        for topic in restored_topics(self._bucket, self._at_us):
+        topics = list(restored_topics(self._bucket, self._at_us))
+        # The transaction log first: by its head, readers know that others are being moved (`transactions.restored_log`).
+        for topic in sorted(topics, key=lambda topic: topic.meta.name != TRANSACTIONS_TOPIC):
             self._topic(topic, intent)
         if ERASURES_FEATURE in self._features:
             # Before the store can be opened: later appends take the offsets of lost records, and no earlier erasure may
@@ -344,7 +349,7 @@ class _Restore:
             )
         end = head.end_offset
         if keeps_all_records(meta, self._features):
-            self._cuts = _cuts(head)
+            self._cuts = cuts_of(head)
             if ERASURES_FEATURE in self._features:
                 self._ends.add_log(cold, head, meta, self._cuts)
         directory = self._catalog.partition_directory(meta.name, partition)
@@ -401,18 +406,6 @@ def _producers(cold: PartitionManifest, last: ObjectEntry | None, end: int) -> t
         return ()
     # The log may end within the object.
     return states_before(read_facts_of_entry(cold.store, cold.keys.data(last.name), last)[-1].producers, end)
-
-
-def _cuts(head: Head) -> tuple[TransactionsCut, ...]:
-    """Return the cuts of the transaction log by the restores from which its newest lineage descends."""
-    origins, times = {origin.epoch: origin for origin in head.origins}, dict(head.cuts)
-    cuts, epoch, end = [], head.lineage_epoch, head.end_offset
-    while epoch in origins:
-        end = min(end, origins[epoch].end_offset)
-        if epoch in times:
-            cuts.append(TransactionsCut(times[epoch], end))
-        epoch = origins[epoch].parent
-    return tuple(cuts)
 
 
 def _unchanged_since(before: Head | None, claimed: Head, at_us: int) -> bool:

@@ -14,8 +14,10 @@ from ..engine.context import StoreContext
 from ..engine.open_topics import OpenTopics
 from ..errors import ConfigError, TieredError, TopicNotFound, as_tiered_error
 from ..format.document import TRANSACTIONS_FEATURE
+from ..format.schema import TRANSACTIONS_TOPIC
 from ..format.topic_meta import TopicMeta
 from ..policies.policy import TableRule
+from ..reader.lineages import lineage_of
 from ..table.glue import GlueTables
 from ..table.iceberg_errors import iceberg_errors
 from ..table.live_table import LiveTable, Published, Whole
@@ -202,9 +204,15 @@ class TablePasses:
         def is_whole(ends: Mapping[int, int], has_all: bool) -> bool:
             # The log forgets transactions that are published, and the table may not have all that is.
             published = {(topic_id, partition): end for partition, end in ends.items()}
-            return has_all and reading.whole_ends(published) == published
+            return has_all and reading.whole_ends(published) == published and self._has_own_log()
 
         return is_whole
+
+    def _has_own_log(self) -> bool:
+        """Whether no restore elsewhere had moved a head by now: it claims the transaction log first. Sends one GET."""
+        log, tiers = self._topics.meta(TRANSACTIONS_TOPIC), self._context.tiers
+        loaded = tiers.cold(log, 0).load()
+        return loaded is None or loaded.head.lineage_epoch == lineage_of(tiers, log, 0)
 
     def _is_current(self, table: _Table, meta: TopicMeta, rule: TableRule) -> bool:
         """Whether no head is known to have changed since the last publication; sends no request."""

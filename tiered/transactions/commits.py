@@ -357,17 +357,21 @@ class Commits:
         """
         if meta.name == TRANSACTIONS_TOPIC:
             return None
-        return self._begin_reading(needs_log=STAGED_FEATURE in self._context.catalog.features())
+        return self._begin_reading(
+            several=False, needs_log=STAGED_FEATURE in self._context.catalog.features()
+        )
 
     def begin_reading(self) -> Reading:
         """Begin a read over several partitions."""
-        return self._begin_reading(needs_log=True)
+        return self._begin_reading(several=True, needs_log=True)
 
-    def _begin_reading(self, *, needs_log: bool) -> Reading:
+    def _begin_reading(self, *, several: bool, needs_log: bool) -> Reading:
         if self._context.lifecycle.writes:
             return WriterReading(self.log)
         features = self._context.catalog.features
-        return LogReading(self.log, lambda: TRANSACTIONS_FEATURE in features(), needs_log=needs_log)
+        return LogReading(
+            self.log, lambda: TRANSACTIONS_FEATURE in features(), several=several, needs_log=needs_log
+        )
 
     def log_end_before(self, meta: TopicMeta, partition: int) -> int | None:
         """Return up to where the transaction log is to be published before rows of a partition; None: nothing is.

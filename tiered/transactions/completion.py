@@ -69,7 +69,6 @@ class Completion:
         if TRANSACTIONS_FEATURE not in self._context.catalog.features():
             return
         self._holds_transactions = True
-        self._log.drop_later(self._context.catalog.transactions_cuts())
         # Before a writer drops the request.
         self._asked = self._log.renewal.asked()
         parts = {part.place: part for part in self._open_parts()}.values()

@@ -19,6 +19,7 @@ from ..engine.topics import add_columns
 from ..errors import ConfigError, CorruptionError, OffsetOutOfRange, TopicNotFound, TransactionLogDamaged
 from ..format.block_rows import encode_blocks
 from ..format.document import STAGED_FEATURE, TRANSACTIONS_FEATURE
+from ..format.manifest import Head
 from ..format.schema import TRANSACTIONS_TOPIC
 from ..format.timestamps import timestamp_us
 from ..format.topic_meta import TopicMeta
@@ -27,6 +28,7 @@ from .log_records import RecordEncoder, read_records
 from .log_tables import LogTables
 from .parts import PARTS_COLUMNS, TRANSACTIONS_PRODUCER
 from .positions import TRANSACTIONS_SCHEMA
+from .restored_log import UNKNOWN, Lineage, cuts_of, lineage_in
 from .staged_rows import STAGED_COLUMNS
 
 _REPLAYS_MAX = 10
@@ -63,6 +65,8 @@ class LogTopic:
         Whether this process began or completed transactions.
     offsets_moved
         Whether rows have other offsets than the records of their transactions say.
+    lineage
+        The lineage that was replayed, for a reader of the bucket alone; `UNKNOWN` for all others.
     """
 
     def __init__(self, context: StoreContext, topics: OpenTopics, create: Callable[[], OpenTopic]) -> None:
@@ -73,6 +77,7 @@ class LogTopic:
         self.end = 0
         self.holds_transactions = False
         self.offsets_moved = False
+        self.lineage = UNKNOWN
         self._topics = topics
         self._create = create
         self._known: OpenTopic | None = None
@@ -110,9 +115,21 @@ class LogTopic:
         self._known = topic
         return topic
 
-    def drop_later(self, cuts: tuple[TransactionsCut, ...]) -> None:
-        """Leave out the records that restores to a time have undone; called before the log is read."""
-        self._cuts = cuts
+    def head(self, topic: OpenTopic) -> Head | None:
+        """Return the head of the log as last read, for a reader of the bucket alone; None for all others."""
+        tiers = self.context.tiers
+        return tiers.cold(topic.meta, 0).last_head if tiers.locations.root is None else None
+
+    def lineage_of(self, topic: OpenTopic) -> Lineage:
+        """Return the log's lineage, as last read; see `lineage`."""
+        return lineage_in(self.head(topic))
+
+    def _find_cuts(self, topic: OpenTopic) -> tuple[TransactionsCut, ...]:
+        """Return which records do not count, since restores to a time have undone them."""
+        if self.context.tiers.locations.root is not None:
+            return self.context.catalog.transactions_cuts()  # type: ignore[no-any-return]
+        head = self.head(topic)
+        return () if head is None else cuts_of(head)
 
     def _replay(self, topic: OpenTopic) -> None:
         for attempt in range(1, _REPLAYS_MAX + 1):
@@ -125,12 +142,17 @@ class LogTopic:
                     raise
 
     def _replay_once(self, topic: OpenTopic) -> None:
-        """Apply the records after the last replay; all of them if the log begins later by now, or if the topic is another."""
+        """Apply the records after the last replay; all of them if the log begins later by now, or is another."""
         refresh(topic)
-        log = offset_ranges(topic)[0]
-        if self.topic is None or self.topic.meta.topic_id != topic.meta.topic_id or self.end < log.start:
-            self.tables = LogTables(log.start)
-            self.end = log.start
+        log, lineage = offset_ranges(topic)[0], self.lineage_of(topic)
+        if (
+            self.topic is None
+            or self.topic.meta.topic_id != topic.meta.topic_id
+            or self.lineage != lineage
+            or self.end < log.start
+        ):
+            self.tables, self.end = LogTables(log.start), log.start
+            self._cuts = self._find_cuts(topic)
         names = ["timestamp", *(name for name in topic.schema.names if name != "data")]
         for offset, row in read_records(topic, names, self.end, log.end):
             if any(offset < cut.end_offset for cut in self._cuts):
@@ -146,7 +168,9 @@ class LogTopic:
                     where=f"topic {topic.name!r}",
                     offsets=(offset, offset + 1),
                 ) from None
-        self.topic, self.end = topic, log.end
+        if self.lineage_of(topic) != lineage:
+            raise OffsetOutOfRange("a restore began a lineage meanwhile", start=log.start, end=log.end)
+        self.topic, self.end, self.lineage = topic, log.end, lineage
 
     # -- appending -------------------------------------------------------------------------------
 

@@ -18,7 +18,6 @@ from ..engine.open_topics import OpenTopic, OpenTopics
 from ..engine.read import offset_ranges, refresh
 from ..errors import ConfigError, Fenced, OffsetOutOfRange, ServerUnavailable, TopicNotFound
 from ..format.topic_meta import TopicMeta
-from ..warm.catalog import TransactionsCut
 from .decision import Decision, Moves, Placed, Verdict, fenced, moved_positions
 from .log_records import data_at, read_records
 from .log_renewal import LogRenewal
@@ -37,16 +36,18 @@ from .positions import (
     commit_row,
     record,
 )
+from .restored_log import Lineage, check_all_moved
 from .staged_log import StagedLog
 from .staged_rows import Batch
 from .transaction_table import Decided
 
 
 class LogPoint(NamedTuple):
-    """An end of the transaction log, and the parts of the transactions before it that may not be durable."""
+    """An end of the transaction log, the parts of the transactions before it that may not be durable, and its lineage."""
 
     end: int
     open: list[Sequence[Part]]
+    lineage: Lineage
 
 
 class TransactionLog:
@@ -344,11 +345,6 @@ class TransactionLog:
             topic = self._log.writable()
         topic.writer(0).sync_written(end)
 
-    def drop_later(self, cuts: tuple[TransactionsCut, ...]) -> None:
-        """Leave out the records that restores to a time have undone; called before the log is read."""
-        with self._lock:
-            self._log.drop_later(cuts)
-
     def open_transactions(self) -> list[Decided]:
         """Return the decided transactions that are not known to be durable in all their partitions, in order.
 
@@ -377,10 +373,25 @@ class TransactionLog:
         """Return the end of the log as it is now, and its open transactions."""
         with self._lock:
             self._log.current()
-            return LogPoint(self._log.end, [item.parts for item in self._log.tables.decided.open()])
+            decided = self._log.tables.decided.open()
+            return LogPoint(self._log.end, [item.parts for item in decided], self._log.lineage)
+
+    def check_all_moved(self) -> None:
+        """Raise if a restore to a time has moved the log in the bucket back, and maybe not all other heads.
+
+        Raises
+        ------
+        RestoreUnderWay
+        CorruptionError, UnsupportedFormat, ColdStorageError
+        """
+        with self._lock:
+            topic = self._log.topic
+            head = None if topic is None else self._log.head(topic)
+        if head is not None:
+            check_all_moved(self._context.tiers.object_store, head)
 
     def parts_since(self, point: LogPoint) -> list[Sequence[Part]] | None:
-        """Return the parts of all transactions after a point, in order; None if the log has lost some."""
+        """Return the parts of all transactions after a point, in order; None if the log has lost some, or was restored."""
         with self._lock:
             topic = self._log.open()
         if topic is None:
@@ -390,10 +401,12 @@ class TransactionLog:
         if log.start > point.end or (point.open and log.start == point.end):
             return None  # what was open may have been written anew, with other offsets
         if "parts" not in topic.schema.names:
-            return []
+            return [] if self._log.lineage_of(topic) == point.lineage else None
         try:
             rows = [row["parts"] for _, row in read_records(topic, ["parts"], point.end, log.end)]
         except OffsetOutOfRange:
+            return None
+        if self._log.lineage_of(topic) != point.lineage:
             return None
         return [tuple(parts_in(parts)) for parts in rows if parts]
 

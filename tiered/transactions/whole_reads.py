@@ -53,12 +53,18 @@ class LogReading:
     ----------
     has_transactions
         Whether the store has the feature, which it gets before its first transaction.
+    several
+        Whether it is a read of several partitions, which a restore to a time moves one by one.
     needs_log
         Whether the read fails if the log is damaged; else it then ends where the partitions end.
+
+    Raises
+    ------
+    RestoreUnderWay
     """
 
     def __init__(
-        self, log: TransactionLog, has_transactions: Callable[[], bool], *, needs_log: bool = True
+        self, log: TransactionLog, has_transactions: Callable[[], bool], *, several: bool, needs_log: bool
     ) -> None:
         self._log = log
         self._has_transactions = has_transactions
@@ -67,6 +73,8 @@ class LogReading:
         self._before: LogPoint | None = None
         try:
             self._before = log.point() if has_transactions() else None
+            if several and self._before is not None:
+                log.check_all_moved()
         except CorruptionError:
             if needs_log:
                 raise
