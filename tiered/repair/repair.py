@@ -14,7 +14,7 @@ from pathlib import Path
 from uuid import UUID
 
 from ..cold.manifest.partition_manifest import PartitionManifest
-from ..errors import CorruptionError, TieredError
+from ..errors import CorruptionError, FileUnreadable, TieredError
 from ..format.manifest import ObjectEntry
 from ..format.schema import TRANSACTIONS_TOPIC
 from ..format.topic_meta import TopicMeta
@@ -146,10 +146,10 @@ class _Round:
     def _attempt(self, problem: Problem) -> None:
         try:
             repair = self._repair(problem)
+        except (FileUnreadable, OSError) as error:
+            self._add(problem, "failed", str(error))
         except (TieredError, FileVanished) as error:
             self._add(problem, "refused", " ".join(str(error).split()))
-        except OSError as error:
-            self._add(problem, "failed", str(error))
         # After an unexpected error the other repairs are still tried.
         except Exception as error:
             log.exception("repair of %s", problem.where)

@@ -21,7 +21,7 @@ from ..cold.manifest.store_documents import StoreDocuments
 from ..cold.object_store.file_store import FileStore
 from ..cold.object_store.protocol import ObjectStore, object_url
 from ..cold.upkeep.inspect import rebuild_entry
-from ..errors import CorruptionError, ObjectNotFound, TieredError
+from ..errors import CorruptionError, FileUnreadable, ObjectNotFound, TieredError
 from ..format.erasure import LedgerEntry, horizon_in
 from ..format.manifest import ObjectEntry
 from ..format.predicate import And, Comparison, Predicate
@@ -148,7 +148,7 @@ class ErasedSearch:
                     segment = SegmentFile.open(path, use_mmap=self._tiers.locations.use_mmap)
                 except FileNotFoundError:
                     continue  # a pass has deleted it since
-                except CorruptionError as error:
+                except (CorruptionError, FileUnreadable) as error:
                     yield Trace(str(path), partition, None, str(error))
                     continue
                 split = segment_split(meta.name, partition, segment, segment.header.base_offset)
@@ -197,7 +197,7 @@ class ErasedSearch:
         root, own = self._tiers.locations.root, self._tiers.locations.cache.directory
         try:
             folders = [] if root is None else CacheFolders(root).folders()
-        except (OSError, CorruptionError) as error:
+        except (OSError, CorruptionError, FileUnreadable) as error:
             yield Trace(str(root), None, None, str(error))
             folders = []
         for folder in dict.fromkeys([*folders, *([] if own is None else [own])]):
