@@ -119,7 +119,7 @@ READS: dict[str, Callable[[tiered.Store], object]] = {
     "scan": lambda store: store.topic("t").scan().to_arrow(),
     "point read": lambda store: list(store.topic("t").read(offset=1, limit=1)),
     "offsets": lambda store: store.topic("t").offsets(),
-    "snapshot": lambda store: store.snapshot(["t"]).topic("t").scan().to_arrow(),
+    "snapshot": lambda store: store.snapshot(["t"]).scan("t").to_arrow(),
     "consumer": lambda store: store.topic("t").consumer("c").poll(1),
     "append": lambda store: store.topic("t").append(b"x", sync=True),
     "delete_before": lambda store: store.topic("t").delete_before(1),
