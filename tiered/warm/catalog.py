@@ -381,13 +381,10 @@ def deletions(root: Path) -> list[Deletion]:
             meta = TopicMeta.from_json(read_document(path), where=str(path))
         except TieredError as error:
             meta = error
-        except OSError as error:
+        except (FileNotFoundError, NotADirectoryError):
             if not directory.exists():
                 continue  # another process finished it
-            if isinstance(error, FileNotFoundError):
-                meta = CorruptionError("is missing", where=str(path))
-            else:
-                meta = TieredError(f"{path} cannot be read ({error.strerror})")
+            meta = CorruptionError("is missing", where=str(path))
         unfinished.append(Deletion(directory, meta))
     return unfinished
 
