@@ -27,6 +27,7 @@ NAMES = [
     "DiskFull",
     "Erasure",
     "Fenced",
+    "FileUnreadable",
     "InvalidName",
     "OffsetOutOfRange",
     "OffsetRange",
@@ -214,7 +215,7 @@ def test_every_error_is_a_tiered_error() -> None:
     """So that one except clause is enough, and no name of an error hides a builtin."""
     errors = [getattr(tiered, name) for name in NAMES]
     errors = [item for item in errors if inspect.isclass(item) and issubclass(item, Exception)]
-    assert len(errors) == 23
+    assert len(errors) == 24
     assert [item for item in errors if not issubclass(item, tiered.TieredError)] == []
 
 

@@ -28,6 +28,7 @@
     └── the data is damaged: see docs/runbook.md
         ├── CorruptionError        carries where, position and offsets
         │   └── TransactionLogDamaged nothing can be appended until it is repaired
+        ├── FileUnreadable         the disk, or its rights, refuse a read; carries ``where`` and ``errno``
         ├── PartitionPoisoned      an fsync failed: open the store again
         └── UnsupportedFormat      written by a newer release
 """
@@ -246,6 +247,26 @@ class TransactionLogDamaged(CorruptionError):
     Reads of one partition go on. ``tiered verify --deep --repair`` takes the record from the bucket, or says which records only
     ``--drop-lost-transactions`` can do without.
     """
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return rebuild_error, (type(self), self.args, self.__dict__)
+
+
+class FileUnreadable(TieredError):
+    """The system refuses to read a file of the store. Whether its bytes are damaged is unknown.
+
+    Attributes
+    ----------
+    where : str
+        Path of the file or directory.
+    errno : int | None
+        The number of the system's error, such as ``errno.EIO`` of a failing disk.
+    """
+
+    def __init__(self, message: str, *, where: str = "", errno: int | None = None) -> None:
+        super().__init__(message)
+        self.where = where
+        self.errno = errno
 
     def __reduce__(self) -> tuple[object, ...]:
         return rebuild_error, (type(self), self.args, self.__dict__)

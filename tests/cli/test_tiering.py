@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from botocore.retries.standard import ExponentialBackoff
 
 import tiered
 from tests.cli.commands import one_error
+from tests.support.scripted_server import refusal, serving
 
 Run = Callable[..., Any]
 
@@ -143,3 +145,28 @@ def test_a_store_without_a_bucket(tiered_: Run, data: Path) -> None:
     assert "bucket none" in tiered_("status").stdout
     assert tiered_("plan").stdout.startswith("nothing to do")
     assert tiered_("tier").stdout == "nothing to do\n"
+
+
+@pytest.mark.parametrize("command", ["status", "plan", "explain a", "verify", "table"])
+def test_a_view_of_a_bucket_that_does_not_answer_ends_soon(
+    command: str, tiered_: Run, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One request is repeated once, for all topics together; a silent bucket took two minutes for each request."""
+    monkeypatch.setattr(ExponentialBackoff, "delay_amount", lambda self, context: 0)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "k")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "s")
+    with serving(lambda request: refusal(500, "InternalError")) as (endpoint, requests):
+        config = data.parent / "tiered.toml"
+        config.write_text(
+            f'[cold]\nurl = "s3://bucket/p"\nendpoint_url = "{endpoint}"\nregion = "us-east-1"\n'
+            '[policies.default]\ntable = { every = "1m" }\n'
+        )
+        with tiered.open(data, settings=config) as store:
+            for name in ("a", "b"):
+                store.create_topic(name)
+        requests.clear()
+        result = tiered_(*command.split(), "--config", config)
+    assert result.exit_code == 1
+    assert f"{endpoint} answered 500" in result.stderr + result.stdout
+    asked = [item.path for item in requests]
+    assert [path for path in asked if not path.endswith("/p/store.json")] == [asked[0]] * 2

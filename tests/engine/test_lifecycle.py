@@ -309,10 +309,10 @@ def test_trouble_with_one_partition_keeps_no_other_from_the_disk(
         store.create_topic(name).append(b"v")
     odd = tmp_path / "data" / "topics" / "b" / "0" / "fenced.json"
     odd.mkdir()
-    with pytest.raises(IsADirectoryError):
+    with pytest.raises(tiered.FileUnreadable):
         BackgroundFlush(store.context, store.open_topics.writers).run()
     assert [store.topic(name).opened.writers[0].durable_offset for name in names] == [1, 0, 1]
-    with pytest.raises(IsADirectoryError):
+    with pytest.raises(tiered.FileUnreadable):
         store.close()
     assert [store.topic(name).opened.writers[0].fault is None for name in names] == [False, True, False]
     odd.rmdir()

@@ -41,3 +41,30 @@ def of_an_earlier_release(monkeypatch: pytest.MonkeyPatch, actions: dict[str, An
         return {name: value for name, value in real(*arguments).items() if name != "packed_rows"}
 
     monkeypatch.setitem(actions, "server", silent)
+
+
+# Objects of messages whose names are data: partitions, topics, attributes of an error, and values with their kind.
+_MAPS = (
+    "ranges",
+    "start_offset",
+    "end_offset",
+    "ends",
+    "lineages",
+    "options",
+    "attributes",
+    "key",
+    "filter",
+    "offsets",
+)
+
+
+def later_release(values: Any) -> Any:
+    """A message with a new field in each of its objects."""
+    if isinstance(values, list):
+        return [later_release(item) for item in values]
+    if not isinstance(values, dict):
+        return values
+    return {
+        **{name: item if name in _MAPS else later_release(item) for name, item in values.items()},
+        "of_a_later_release": {"n": 1},
+    }

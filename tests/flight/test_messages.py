@@ -7,13 +7,14 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import tiered
+from tests.flight.serving import later_release
 from tests.support.manifest_values import entry
 from tiered.errors import (
     ColdStorageError,
@@ -30,6 +31,8 @@ from tiered.flight.wire.options import ConnectOptions
 from tiered.flight.wire.put_messages import Ack, BatchInfo, PutCommand
 from tiered.flight.wire.values import decode_action, decode_answer, encode_json
 from tiered.format import predicate
+from tiered.format.schema import RECORD_SCHEMA
+from tiered.format.topic_meta import TopicMeta
 from tiered.reader.splits import Tier
 from tiered.transactions.staged_rows import Staged
 
@@ -122,6 +125,19 @@ KINDS = [ScanCommand, Ticket, PutCommand, BatchInfo, Ack, SplitInfo, PlanInfo]
 @given(MESSAGES)
 def test_a_message_comes_out_as_it_went_in(message: Any) -> None:
     assert type(message).decode(message.encode()) == message
+
+
+PLACES = (
+    SplitInfo(Tier.COLD, 0, 0, 2, 9, cold=(f"t/{UUID(int=1)}/0/data/{entry(0, 2).name}", entry(0, 2))),
+    SplitInfo(Tier.WARM, 0, 0, 2, 9, warm=("/data/topics/t/0/file", UUID(int=1))),
+    PlanInfo(TopicMeta("t", UUID(int=1), 1, (RECORD_SCHEMA,), None, None, 1), {0: (0, 2)}, ("offset",)),
+)
+
+
+@given(MESSAGES | st.sampled_from(PLACES))
+def test_a_message_of_a_later_release_is_read_without_what_it_adds(message: Any) -> None:
+    later = later_release(json.loads(message.encode()))
+    assert type(message).decode(json.dumps(later).encode()) == message
 
 
 def test_a_message_without_a_filter_is_that_of_earlier_releases() -> None:

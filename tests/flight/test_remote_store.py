@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
 from collections.abc import Iterator
@@ -15,11 +16,14 @@ import pyarrow.flight as fl
 import pytest
 
 import tiered
+from tests.flight.serving import later_release
 from tests.support.waiting import wait_until
 from tiered.flight.client.connection import Connection
 from tiered.flight.client.remote_scan import RemoteSplit, read_remote_split
+from tiered.flight.server import server as serving_calls
 from tiered.flight.wire.messages import ScanCommand, Ticket
 from tiered.flight.wire.options import ConnectOptions
+from tiered.flight.wire.values import encode_json
 from tiered.policies.tail_pace import TailPace
 from tiered.reader.read import read_split
 from tiered.reader.rows import Query
@@ -268,6 +272,33 @@ def test_status_has_every_part_over_flight(
     )
     monkeypatch.setattr(store, "status", lambda: report)
     assert remote.status() == report
+
+
+def test_a_server_of_a_later_release_is_understood(
+    remote: tiered.Store, filled: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever it adds to its answers."""
+    monkeypatch.setattr(
+        serving_calls,
+        "encode_json",
+        lambda values: encode_json(later_release(json.loads(encode_json(values)))),
+    )
+    _, there = filled
+    consumer = there.consumer("c")
+    rows = consumer.poll(10)
+    consumer.commit()
+    with remote.transaction("tx") as transaction:
+        transaction.append(there, {"at": noon(1), "carrier": "UA", "delay": 1})
+    there.producer("p").append({"at": noon(1), "carrier": "UA", "delay": 1})
+    there.flush()
+    status = remote.status()
+    assert [item.topic for item in status if item.topic == "flights"] == ["flights"] * 2
+    assert [position.consumer for position in remote.consumers()] == ["c"] * len(remote.consumers())
+    assert rows
+    assert remote.topics() == ["flights"]
+    assert remote.snapshot(["flights"]).scan("flights").to_arrow().num_rows == 302
+    assert there.offsets()[0].start == 0
+    consumer.close()
 
 
 def test_any_flight_client_can_list_read_and_append(remote: tiered.Store, server: Any) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import resource
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ import pytest
 
 import tiered
 from tests.support.clock import Clock
-from tests.support.stores import open_store
+from tests.support.stores import open_store, stepwise
 
 
 @pytest.fixture
@@ -110,3 +112,68 @@ def test_a_pass_without_a_descriptor_left_says_so(store: tiered.Store) -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, before)
     assert limit > 3
     assert store.tier().failed == ()
+
+
+READS: dict[str, Callable[[tiered.Store], object]] = {
+    "topics": lambda store: store.topics(),
+    "scan": lambda store: store.topic("t").scan().to_arrow(),
+    "point read": lambda store: list(store.topic("t").read(offset=1, limit=1)),
+    "offsets": lambda store: store.topic("t").offsets(),
+    "snapshot": lambda store: store.snapshot(["t"]).scan("t").to_arrow(),
+    "consumer": lambda store: store.topic("t").consumer("c").poll(1),
+    "append": lambda store: store.topic("t").append(b"x", sync=True),
+    "delete_before": lambda store: store.topic("t").delete_before(1),
+    "plan": lambda store: store.plan(),
+    "pass": lambda store: store.tier(),
+}
+
+
+@pytest.mark.parametrize("refused", ["open", "stat", "listdir", "pread", "fdatasync"])
+@pytest.mark.parametrize("mmap", [True, False])
+@pytest.mark.parametrize("mode", ["writer", "reader", "tierer"])
+def test_a_disk_that_fails_under_a_read_is_named(
+    mode: str, mmap: bool, refused: str, tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever call it refuses: opening, recovering, reading and moving say which file, and keep the number."""
+    path, settings = tmp_path / "data", stepwise(store={"mmap": mmap})
+    with open_store(path, None, clock, settings=settings) as store:
+        topic = store.create_topic("t")
+        for _ in range(2):
+            topic.append_many([b"x"] * 3)
+            topic.roll()
+        topic.append_many([b"x"] * 3)
+        topic.flush()
+        topic.consumer("c").close()
+    options = {"writer": {}, "reader": {"read_only": True}, "tierer": {"tierer": True}}[mode]
+    plain = getattr(os, refused)
+    files = re.compile(rf"{re.escape(str(path))}/.*(\.log|\.json|/topics|/0)")
+
+    def fail(place: Any, *arguments: Any, **named: Any) -> Any:
+        name = os.fspath(Path(f"/proc/self/fd/{place}").readlink() if isinstance(place, int) else place)
+        if files.fullmatch(name) and not (refused == "open" and arguments[0] & os.O_CREAT):
+            raise OSError(errno.EIO, os.strerror(errno.EIO), name)
+        return plain(place, *arguments, **named)
+
+    found = {}
+    for name, read in READS.items():
+        with monkeypatch.context() as patch:
+            patch.setattr(os, refused, fail)
+            with (
+                suppress(tiered.TieredError),
+                open_store(path, None, clock, settings=settings, **options) as store,
+            ):
+                read(store)
+        with (
+            open_store(path, None, clock, settings=settings, **options) as store,
+            monkeypatch.context() as patch,
+        ):
+            patch.setattr(os, refused, fail)
+            try:
+                read(store)
+            except tiered.TieredError as error:
+                found[name] = error
+    for name in ("scan", "point read", "offsets", "snapshot", "consumer"):
+        error = found[name]
+        assert isinstance(error, tiered.FileUnreadable)
+        assert error.errno == errno.EIO
+        assert files.fullmatch(error.where)

@@ -354,3 +354,29 @@ def test_a_pass_says_that_records_are_in_no_tier(tmp_path: Path, clock: Clock) -
         with pytest.raises(tiered.CorruptionError, match="offsets 0 to 1 are neither published nor local"):
             store.tier((clock() + OFFLOAD_US) // 1000)
         assert [row.published_offset for row in store.status()] == [0, 1]
+
+
+def test_a_bucket_that_is_away_is_asked_by_the_first_of_many_topics_alone(
+    tmp_path: Path, clock: Clock
+) -> None:
+    """Each request takes all its retries: three live tables took six minutes more, for a status and for a pass."""
+    bucket = WatchedBucket()
+    default = {"roll": {"bytes": "256MiB", "age": "off"}, "table": {"every": "1m"}}
+    settings = tiered.Settings.model_validate({"policies": {"default": default}})
+    with open_at(tmp_path / "data", bucket, clock, settings=settings) as store:
+        for name in ("a", "b", "c"):
+            store.create_topic(name).append(b"1", sync=True)
+        store.tier()
+    with open_at(tmp_path / "data", bucket, clock, settings=settings) as store:
+        bucket.hook = away
+        for call, asked in ((store.status, 1), (store.tierer.run_once, 1), (store.tierer.tables.run, 1)):
+            bucket.asked.clear()
+            found = call()
+            probes = bucket.asked.count("get store.json")
+            assert len(bucket.asked) - probes == asked, call
+            assert probes in (1, 2)
+            if call is store.status:
+                assert ["no route to host" in table.problem for table in found.tables] == [True] * 3
+            elif call is store.tierer.tables.run:
+                assert list(found.problems) == ["a", "b", "c"]
+        bucket.hook = lambda request: None

@@ -21,7 +21,7 @@ from tests.support.watched_bucket import URL, WatchedBucket, away, host, open_at
 from tiered.cold.manifest.erasures import read_ledger
 from tiered.cold.manifest.store_documents import StoreDocuments
 from tiered.format.predicate import In
-from tiered.survey.erasure_places import Place
+from tiered.survey.erasure_places import ErasurePlace
 from tiered.verify.erasure_search import ErasedSearch
 
 
@@ -129,8 +129,8 @@ def test_values_of_a_call_that_was_lost_with_its_disk_go_before_the_next_one_is_
         search = ErasedSearch(
             store.context.tiers, topic.meta, In("key", (b"b",)), [erasure.entry], grace_seconds=0
         )
-        assert [trace.where for trace in search.looks[Place.VALUES]()] == [f"{bucket.url}/{lost}"]
-        look = store.tierer.erasures._traces.looks_in_bucket[Place.VALUES]
+        assert [trace.where for trace in search.looks[ErasurePlace.VALUES]()] == [f"{bucket.url}/{lost}"]
+        look = store.tierer.erasures._traces.searches_in_bucket[ErasurePlace.VALUES]
         (line,) = look(erasure.entry, topic.meta)
         assert line == f"{lost} has values that no open erasure has; a sweep deletes it"
         store.sweep()

@@ -19,7 +19,7 @@ from tests.support.erasure_passes import run_passes
 from tests.support.stores import open_store, stepwise
 from tiered.cli import app
 from tiered.cold.object_store.protocol import OldVersion, UnfinishedUpload
-from tiered.survey.erasure_places import Place
+from tiered.survey.erasure_places import ErasurePlace
 from tiered.tiering import table_passes
 from tiered.verify.erasure_search import ErasedSearch
 
@@ -92,27 +92,27 @@ def back(image: Path, root: Path, pattern: str, to: Callable[[Path], Path] | Non
     return made
 
 
-PLANTS: dict[Place, Callable[[Path, Path], list[Path]]] = {
-    Place.SEGMENTS: lambda image, root: back(image, root, "data/topics/t/0/*0-0.log"),
-    Place.DAMAGED: lambda image, root: back(
+PLANTS: dict[ErasurePlace, Callable[[Path, Path], list[Path]]] = {
+    ErasurePlace.SEGMENTS: lambda image, root: back(image, root, "data/topics/t/0/*0-0.log"),
+    ErasurePlace.DAMAGED: lambda image, root: back(
         image, root, "data/topics/__transactions/0/*.log",
         lambda path: root / "data/topics/__transactions/0" / f".damaged-{path.name}-1",
     ),
-    Place.STAGED: lambda image, root: back(
+    ErasurePlace.STAGED: lambda image, root: back(
         image, root, "data/topics/t/0/*0-0.log", lambda path: root / "data/stage/query" / f"{path.name}.rows"
     ),
-    Place.LOG_FILES: lambda image, root: back(image, root, "data/topics/__transactions/0/*.log"),
-    Place.LOG_OBJECTS: lambda image, root: back(image, root, "bucket/__transactions/*/0/data/*.parquet"),
-    Place.OBJECTS: lambda image, root: back(image, root, "bucket/t/*/0/data/*.parquet"),
-    Place.TABLE: lambda image, root: back(image, root, "bucket/t/*/table/metadata/manifest-*.avro"),
-    Place.VALUES: lambda image, root: back(
+    ErasurePlace.LOG_FILES: lambda image, root: back(image, root, "data/topics/__transactions/0/*.log"),
+    ErasurePlace.LOG_OBJECTS: lambda image, root: back(image, root, "bucket/__transactions/*/0/data/*.parquet"),
+    ErasurePlace.OBJECTS: lambda image, root: back(image, root, "bucket/t/*/0/data/*.parquet"),
+    ErasurePlace.TABLE: lambda image, root: back(image, root, "bucket/t/*/table/metadata/manifest-*.avro"),
+    ErasurePlace.VALUES: lambda image, root: back(
         image, root, "erasures/*", lambda path: root / "data/erasures" / path.name
     ),
-    Place.COPIES: lambda image, root: back(
+    ErasurePlace.COPIES: lambda image, root: back(
         image, root, "bucket/t/*/0/data/*.parquet",
         lambda path: root / "data/promoted" / path.relative_to(image / "bucket"),
     ),
-    Place.CACHES: lambda image, root: back(image, root, "cache/*"),
+    ErasurePlace.CACHES: lambda image, root: back(image, root, "cache/*"),
 }  # fmt: skip
 
 
@@ -130,7 +130,7 @@ def test_a_canary_that_is_put_back_after_the_end_is_found(before: tuple[Path, Pa
         for where in found:
             path = Path(where.removeprefix("file://"))
             assert any(item == path or path in item.parents for item in made), where
-        in_bucket = name in (Place.OBJECTS, Place.LOG_OBJECTS, Place.TABLE)
+        in_bucket = name in (ErasurePlace.OBJECTS, ErasurePlace.LOG_OBJECTS, ErasurePlace.TABLE)
         assert search(url) == (found if in_bucket else []), name
         for path in made:
             path.unlink()
@@ -193,7 +193,7 @@ def test_an_upload_of_the_second_of_the_rewriting_is_waited_for(
         entry = replace(topic.erase(["b"]).entry, rewritten_us=10_000_000)
         tiers = store.context.tiers
         monkeypatch.setattr(tiers, "_object_store", Versioned(tiers.object_store, "t/", (9.0, 10.0, 11.0)))
-        found = [*store.tierer.erasures._traces.looks_in_bucket[Place.UPLOADS](entry, topic.meta)]
+        found = [*store.tierer.erasures._traces.searches_in_bucket[ErasurePlace.UPLOADS](entry, topic.meta)]
     assert [line.partition(";")[0].rpartition("/")[2] for line in found] == ["9.parquet", "10.parquet"]
 
 
@@ -203,10 +203,12 @@ def test_the_end_of_an_erasure_and_the_search_look_at_every_place(
     with open_store(tmp_path / "data", url, clock) as store:
         topic = store.create_topic("t")
         traces = store.tierer.erasures._traces
-        ends = {*traces.looks_here, *traces.looks_in_bucket, Place.CACHES}
-        assert ends == set(Place)
-        assert set(ErasedSearch(store.context.tiers, topic.meta, None, grace_seconds=0).looks) == set(Place)  # type: ignore[arg-type]
-        assert set(PLANTS) == set(Place) - {Place.UPLOADS, Place.VERSIONS}
+        ends = {*traces.searches_here, *traces.searches_in_bucket, ErasurePlace.CACHES}
+        assert ends == set(ErasurePlace)
+        assert set(ErasedSearch(store.context.tiers, topic.meta, None, grace_seconds=0).looks) == set(
+            ErasurePlace
+        )  # type: ignore[arg-type]
+        assert set(PLANTS) == set(ErasurePlace) - {ErasurePlace.UPLOADS, ErasurePlace.VERSIONS}
 
 
 def test_the_next_end_deletes_what_it_finds(
@@ -215,7 +217,9 @@ def test_the_next_end_deletes_what_it_finds(
     """Of what it cannot search, or what is of no use any more; also of the transaction log."""
     image, root = before
     made = [
-        path for place in (Place.DAMAGED, Place.COPIES, Place.CACHES) for path in PLANTS[place](image, root)
+        path
+        for place in (ErasurePlace.DAMAGED, ErasurePlace.COPIES, ErasurePlace.CACHES)
+        for path in PLANTS[place](image, root)
     ]
     settings = stepwise({"cache_path": str(root / "other")}, **RULES, promote={"reads": 1})
     with open_store(root / "data", url, clock, settings=settings) as store:

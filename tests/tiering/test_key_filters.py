@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import tiered
 from tests.support.clock import Clock
 from tests.support.row_groups import small_row_groups
-from tests.support.stores import EVICT_US, HOUR_US, OFFLOAD_US, open_store, stepwise, tier
+from tests.support.stores import EVICT_US, HOUR_US, OFFLOAD_US, open_store, repaired, stepwise, tier
 from tiered.cold.fetch import key_probe, object_reader
 from tiered.cold.fetch.key_probe import KeyProbe
 from tiered.cold.parquet.key_filters import KeyFilters
@@ -255,6 +255,27 @@ def test_tails_and_topics_without_a_key_have_no_filters(tmp_path: Path, clock: C
             assert whole.footer_position
             assert (tail.sealed, tail.footer_position) == (False, 0)
             assert bucket.topic("keyed").scan(key=b"a").to_arrow().num_rows == 2
+
+
+def test_a_repair_writes_an_object_as_its_policy_says(tmp_path: Path, clock: Clock) -> None:
+    settings, url = rules("on"), f"file://{tmp_path}/bucket"
+    with open_store(tmp_path / "data", url, clock, settings=settings) as store:
+        topic = store.create_topic("t")
+        for number in range(100):
+            topic.append(b"%d" % number, key=b"k%d" % number)
+        topic.roll()
+        tier(store, clock, OFFLOAD_US)
+    with tiered.open(url) as bucket:
+        [before] = entries(bucket.topic("t"))
+    [lost] = tmp_path.glob(f"bucket/**/{before.name}")
+    lost.unlink()
+    report = repaired(tmp_path / "data", url, policy_for=settings.policy_for)
+    assert [item.result for item in report.repairs] == ["done"]
+    with tiered.open(url) as bucket:
+        [after] = entries(bucket.topic("t"))
+    assert after.name != before.name
+    assert after.footer_position
+    assert after.row_groups == before.row_groups
 
 
 @pytest.fixture

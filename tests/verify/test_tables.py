@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,6 +16,7 @@ import tiered
 from tests.support.clock import Clock
 from tests.support.stores import OFFLOAD_US, open_store, stepwise, tier
 from tests.support.table_reader import folder_of, newest, path_of
+from tiered.cold.object_store.file_store import FileStore
 from tiered.errors import CorruptionError
 from tiered.table.table_folder import TableFolder
 from tiered.table.table_manifests import NamedFile
@@ -59,7 +61,7 @@ def test_a_sound_table_has_no_problem(store: tiered.Store, clock: Clock, tmp_pat
 
 def test_an_object_that_only_the_table_names(store: tiered.Store, clock: Clock, tmp_path: Path) -> None:
     """The log has replaced it, and queries of the table still read it."""
-    tail = max((tmp_path / "bucket/t").glob("*/1/data/*.parquet"), key=lambda path: path.name)
+    tail = tail_of(tmp_path / "bucket")
     store.topic("t").append(b"more", partition=1, sync=True)
     store.tierer.tail_pass()  # type: ignore[attr-defined]
     content = tail.read_bytes()
@@ -71,6 +73,41 @@ def test_an_object_that_only_the_table_names(store: tiered.Store, clock: Clock, 
     (found,) = problems(store)
     assert found.reason == "an object of the table is missing"
     assert found.offsets == (15, 16)
+
+
+def tail_of(bucket: Path) -> Path:
+    return max((bucket / "t").glob("*/1/data/*.parquet"), key=lambda path: path.name)
+
+
+def test_an_object_that_a_listing_lacks_is_asked_for(
+    store: tiered.Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only the server's 404 says that it is not there (promise P10)."""
+    tail, listed = tail_of(tmp_path / "bucket"), FileStore.list
+    monkeypatch.setattr(
+        FileStore,
+        "list",
+        lambda self, prefix: (info for info in listed(self, prefix) if not info.key.endswith(tail.name)),
+    )
+    assert problems(store) == []
+
+
+def test_a_publication_and_a_sweep_beside_the_check_are_no_problem(
+    store: tiered.Store, clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sweep deletes the tail that only the earlier version names, which is being checked."""
+    tail, check = tail_of(tmp_path / "bucket"), tables._check_present
+
+    def moved(*arguments: Any) -> None:
+        if tail.exists():
+            store.topic("t").roll()
+            tier(store, clock, OFFLOAD_US)
+            tail.unlink()
+        check(*arguments)
+
+    monkeypatch.setattr(tables, "_check_present", moved)
+    assert problems(store) == []
+    assert not tail.exists()
 
 
 def lists(folder: Path) -> Path:

@@ -77,7 +77,10 @@ def test_a_fifo_in_a_store_is_an_error_and_no_wait(tmp_path: Path, name: str) ->
     path = tmp_path / "data" / name
     path.unlink(missing_ok=True)
     os.mkfifo(path)
-    with pytest.raises(OSError, match="no regular file"), tiered.open(path.parents[name.count("/")]) as store:
+    with (
+        pytest.raises(tiered.FileUnreadable, match="no regular file"),
+        tiered.open(path.parents[name.count("/")]) as store,
+    ):
         store.topic("orders").scan().to_arrow()
 
 

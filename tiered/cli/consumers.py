@@ -22,7 +22,7 @@ from .options import (
     Verbose,
     load_settings,
     open_for_appending,
-    open_for_reading,
+    open_to_look,
 )
 from .output import count, iso, print_json, print_table, say
 from .read import EARLIEST, LATEST, parse_moment
@@ -74,7 +74,7 @@ def consumers(
     """
     settings = load_settings(config, path, cold)
     if task is ConsumerTask.SHOW:
-        with open_for_reading(settings) as store:
+        with open_to_look(settings) as store:
             _show(store, name, topic, as_json)
         return
     if name is None or (task is ConsumerTask.RESET and (topic is None or to is None)):

@@ -18,7 +18,7 @@ from .options import (
     TopicName,
     Verbose,
     load_settings,
-    open_for_tiering,
+    open_to_plan,
 )
 from .output import error_line, print_json, print_table, say, spinner
 
@@ -39,7 +39,7 @@ def explain(
     The column next is the action of the first pass at or after its time, if nothing is appended until then; the column
     then is an estimate. The exit code is 1 if something cannot be read.
     """
-    with open_for_tiering(load_settings(config, path, cold)) as store, spinner() as progress:
+    with open_to_plan(load_settings(config, path, cold)) as store, spinner() as progress:
         progress.add_task("reading segments and manifests")
         if partition is not None:
             plain_partition(store.topic(topic).meta, partition)

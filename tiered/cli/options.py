@@ -9,6 +9,8 @@ from typing import Annotated, Any, TextIO
 import typer
 
 from ..base.units import printable
+from ..cold.object_store.connect import open_object_store
+from ..engine.host import Host
 from ..errors import StoreLocked, TieredError
 from ..flight import open_noticed
 from ..flight.wire.serving_file import ServingFile, standing_notice
@@ -136,9 +138,22 @@ def names_server(path: str) -> bool:
     return path.startswith(("grpc:", "grpc+"))
 
 
+_LOOKING = Host(open_bucket=lambda url, options: open_object_store(url, options.for_a_look()))
+
+
 def open_for_reading(settings: Settings) -> Store:
     """Open the store for reading, beside its writer; create nothing."""
     return open_store(settings.store.path, settings=settings, read_only=True)
+
+
+def open_to_look(settings: Settings) -> Store:
+    """Open the store as `open_for_reading` does, for a view: its user waits, so a silent bucket is given up sooner."""
+    return open_store(settings.store.path, settings=settings, read_only=True, host=_LOOKING)
+
+
+def open_to_plan(settings: Settings) -> LocalStore:
+    """Open the store for plans alone; see `open_to_look`."""
+    return open_local_store(settings.store.path, settings=settings, tierer=True, host=_LOOKING)
 
 
 def open_for_writing(settings: Settings, *, daemon: bool = False) -> Store:

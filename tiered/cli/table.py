@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from ..base.units import format_duration
-from ..errors import ConfigError, TieredError
+from ..errors import ColdStorageError, ConfigError, TieredError
 from ..store.interface.store import Store
 from ..table.table_info import NoTable, TableInfo
 from ..table.table_sql import Bucket, Engine, statement
@@ -19,8 +19,8 @@ from .options import (
     Verbose,
     complete_topic,
     load_settings,
-    open_for_reading,
     open_for_tiering,
+    open_to_look,
 )
 from .output import count, error_line, moment, print_facts, print_json, print_table, say
 
@@ -66,7 +66,7 @@ def table(
         if not as_json:
             made = "was made of the log" if done.changed else "already has the log"
             say(f"version {done.version} of the table {made}: {count(done.records, 'row')}")
-    with open_for_reading(settings) as opened:
+    with open_to_look(settings) as opened:
         if topic is None:
             failed = _show_all(opened, as_json)
         else:
@@ -108,13 +108,18 @@ def _show_all(store: Store, as_json: bool) -> TieredError | None:
     """Show the tables of all topics that have one; return the first error."""
     infos: list[TableInfo] = []
     errors: dict[str, TieredError] = {}
+    away: ColdStorageError | None = None
     for name in store.topics():
         try:
+            if away is not None:
+                raise away
             infos.append(store.topic(name).table())
         except NoTable:
             continue
         except TieredError as error:
             errors[name] = error
+            if isinstance(error, ColdStorageError) and error.retryable:
+                away = error  # a bucket that does not answer takes all retries of every request
     if as_json:
         problems = [{"topic": name, "problem": str(error)} for name, error in errors.items()]
         print_json([*(info.to_json() for info in infos), *problems])

@@ -27,8 +27,9 @@ from .options import (
     StorePath,
     Verbose,
     load_settings,
-    open_for_reading,
     open_for_tiering,
+    open_to_look,
+    open_to_plan,
 )
 from .output import count, error_line, iso, print_json, print_table, say, size, spinner
 
@@ -48,7 +49,7 @@ def status(
     A record can be in several tiers. Records in the memory of another process are not shown as hot; they count as warm when
     they are durable. The exit code is 1 if something cannot be read.
     """
-    with open_for_reading(load_settings(config, path, cold)) as store:
+    with open_to_look(load_settings(config, path, cold)) as store:
         report = store.status()
     if as_json:
         print_json(report.to_json())
@@ -167,7 +168,7 @@ def plan(
     of its segment.
     """
     until = _time_to_plan_for(at, after)
-    with open_for_tiering(load_settings(config, path, cold)) as store, spinner() as progress:
+    with open_to_plan(load_settings(config, path, cold)) as store, spinner() as progress:
         progress.add_task("reading segments and manifests")
         simulated = None if until is None else store.tierer.planner.simulate(until)
         result = store.plan() if simulated is None else simulated.plan

@@ -23,7 +23,7 @@ from .options import (
     Verbose,
     load_settings,
     open_for_appending,
-    open_for_reading,
+    open_to_look,
 )
 from .output import count, error_line, print_json, print_table, say
 
@@ -92,7 +92,7 @@ def topics(
 ) -> None:
     """List the topics."""
     metas, errors = [], []
-    with open_for_reading(load_settings(config, path, cold)) as store:
+    with open_to_look(load_settings(config, path, cold)) as store:
         for name in store.topics():
             try:
                 metas.append(store.topic(name).meta)

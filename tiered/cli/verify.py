@@ -100,7 +100,8 @@ def verify(
             raise ConfigError("--erased TOPIC needs --keys-file, and goes with --column only")
         _search(load_settings(config, path, cold), erased, read_lines(keys_file), column, as_json)
         return
-    tiers = open_tiers(load_settings(config, path, cold))
+    settings = load_settings(config, path, cold)
+    tiers = open_tiers(settings)
     with _bar() as bar:
         task = bar.add_task("", total=None)
 
@@ -115,6 +116,7 @@ def verify(
                     rebuild_manifest=rebuild_manifest,
                     drop_lost_transactions=drop_lost_transactions,
                     progress=progress,
+                    policy_for=settings.policy_for,
                 )
             else:
                 report = verify_store(tiers, deep=deep, progress=progress, memory=DamageMemory())

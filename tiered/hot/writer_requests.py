@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from ..errors import ReadOnly
+from ..errors import FileUnreadable, ReadOnly
 from ..warm.writer_requests import REQUEST_FILE, take
 from .partition_writer import PartitionWriter
 
@@ -28,9 +28,9 @@ def serve_requests(writer: PartitionWriter, shorten_log: Callable[[int], object]
         return
     try:
         request = take(writer.fs, writer.directory)
-    except OSError as error:
+    except (FileUnreadable, OSError) as error:
         # Another user may own the file. The writer still flushes.
-        raise ReadOnly(f"cannot remove {writer.directory}/{REQUEST_FILE}: {error.strerror}") from None
+        raise ReadOnly(f"cannot remove {writer.directory}/{REQUEST_FILE}: {error}") from None
     if request is None or request.topic_id != writer.meta.topic_id:
         return
     if request.start_offset > writer.start_offset:

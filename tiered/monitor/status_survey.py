@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from ..engine.writers import is_gone
-from ..errors import TieredError
+from ..errors import ColdStorageError, TieredError
 from ..format.timestamps import to_datetime
 from ..policies.facts import PartitionFacts
 from ..policies.rules.case import PartitionCase
@@ -43,7 +43,10 @@ def store_status(watched: WatchedStore) -> StoreStatus:
 
     paused = watched.paused_topics()
     surveys = watched.survey.partitions(lambda topic, error: problem(topic, 0, error), ask_bucket=True)
+    away: ColdStorageError | None = None
     for survey in surveys:
+        if isinstance(survey.bucket_error, ColdStorageError) and survey.bucket_error.retryable:
+            away = survey.bucket_error
         figures.append(partition_figures(watched, _by_files(watched, survey), paused))
         try:
             facts = consumers.added(survey, partition_facts(survey))
@@ -63,7 +66,7 @@ def store_status(watched: WatchedStore) -> StoreStatus:
         tails=_pace(watched, busy) if context.tiers.has_cold and root is not None else None,
         consumers=_consumers(watched, figures),
         waiting=_waiting(watched, busy) if root is not None else (),
-        tables=tuple(watched.table_lags.measure(figures, ask_bucket=True)),
+        tables=tuple(watched.table_lags.measure(figures, ask_bucket=True, away=away)),
         erasures=tuple(_erasures(watched)),
     )
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from ..engine.context import StoreContext
 from ..engine.open_topics import OpenTopics
-from ..errors import TieredError
+from ..errors import ColdStorageError, TieredError
 from ..format.topic_meta import TopicMeta
 from ..table.table_info import first_missing
 from ..table.table_version import read_table_version
@@ -64,7 +64,9 @@ class TableLags:
         self._lock = threading.Lock()
         self._last: list[TableLag] = []
 
-    def measure(self, figures: Iterable[LogFigures], *, ask_bucket: bool) -> list[TableLag]:
+    def measure(
+        self, figures: Iterable[LogFigures], *, ask_bucket: bool, away: ColdStorageError | None = None
+    ) -> list[TableLag]:
         """Return the lag of each topic whose policy wants a table, in the order of the figures.
 
         A second thread gets the last result: it does not wait for a disk.
@@ -73,6 +75,8 @@ class TableLags:
         ----------
         ask_bucket
             Whether to read a table that this process has not published; otherwise it is not known.
+        away
+            The error of a bucket that does not answer; it is not asked again.
         """
         if not self._context.tiers.has_cold:
             return []
@@ -81,13 +85,15 @@ class TableLags:
         try:
             self._first_unread.begin()
             by_topic = groupby(figures, key=lambda item: item.topic)
-            lags = [self._lag(topic, list(own), ask_bucket) for topic, own in by_topic]
+            lags = [self._lag(topic, list(own), ask_bucket, away) for topic, own in by_topic]
             self._last = [lag for lag in lags if lag is not None]
             return self._last
         finally:
             self._lock.release()
 
-    def _lag(self, topic: str, figures: list[LogFigures], ask_bucket: bool) -> TableLag | None:
+    def _lag(
+        self, topic: str, figures: list[LogFigures], ask_bucket: bool, away: ColdStorageError | None
+    ) -> TableLag | None:
         surveys = [item.survey for item in figures if item.survey is not None]
         if not surveys or self._context.settings.policy_for(topic).table.every is None:
             return None
@@ -100,6 +106,8 @@ class TableLags:
             version, offsets = state.published.version, state.published.offsets
         elif ask_bucket:
             try:
+                if away is not None:
+                    raise away
                 version, offsets = self._read(meta)
             except TieredError as error:
                 problem = problem or str(error)

@@ -23,13 +23,7 @@ from functools import reduce
 from typing import Any
 
 from ..base.units import approximate_size
-from .actions import (
-    Action,
-    ChangeClass,
-    Offload,
-    Rewrite,
-    ShipTail,
-)
+from .actions import Action, ChangeClass, Expire
 from .cost import PRICES_AS_OF, Cost, Requests, class_change_cost, estimate
 from .facts import StoreFacts
 from .outlook import TierBytes
@@ -72,9 +66,13 @@ class Plan:
 
     @property
     def upload_bytes(self) -> int:
-        """The bytes to upload, estimated from the local files; Parquet is usually smaller."""
-        kinds = (Offload, ShipTail, Rewrite, ChangeClass)
-        return sum(action.bytes for action in self.actions if isinstance(action, kinds))
+        """The most bytes to upload, estimated from the local files; Parquet is usually smaller.
+
+        An erasure or a compaction counts with all objects of its range, though it writes only those again that have such records.
+        """
+        return sum(
+            action.bytes for action in self.actions if action.publishes and not isinstance(action, Expire)
+        )
 
     @property
     def requests(self) -> Requests:

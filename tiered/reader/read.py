@@ -14,6 +14,7 @@ from ..format.block import FLAG_OFFSETS, BlockHeader, beside
 from ..format.predicate import Known
 from ..format.row_filter import ALL_ROWS, RowFilter, range_statistics
 from ..format.topic_meta import TopicMeta
+from ..warm.filesystem import ReadErrors
 from ..warm.segment_reader import Block, SegmentFile
 from .prefetch import SplitsAhead
 from .rows import Query, RowAssembler, rows_only
@@ -106,7 +107,8 @@ def read_split(
 def _check_exists(source: object) -> None:
     """Raise `FileNotFoundError` for a file that is still open here, and was deleted."""
     if isinstance(source, WarmSource):
-        Path(source.path).stat()
+        with ReadErrors(source.path):
+            Path(source.path).stat()
 
 
 def _relocate(access: Tiers, meta: TopicMeta, part: Split) -> tuple[Split, ...]:

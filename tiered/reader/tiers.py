@@ -28,6 +28,7 @@ from ..format.topic_meta import TopicMeta
 from ..hot.partition_writer import PartitionWriter
 from ..hot.view import HotView
 from ..warm.catalog import TOPICS_DIRECTORY, hold_topic
+from ..warm.filesystem import ReadErrors
 from ..warm.partition_directory import SegmentName, list_segments
 from ..warm.segment_reader import SegmentFile
 from .block_cache import BlockCache
@@ -240,11 +241,12 @@ class Tiers:
 
         Raises
         ------
-        FileNotFoundError, CorruptionError, UnsupportedFormat
+        FileNotFoundError, CorruptionError, UnsupportedFormat, FileUnreadable
         """
         name = str(path)
         # A topic that is deleted and created again has other files under the same names.
-        status = os.stat(name)  # noqa: PTH116 — a Path takes longer than the call
+        with ReadErrors(name):
+            status = os.stat(name)  # noqa: PTH116 — a Path takes longer than the call
         identity = (status.st_dev, status.st_ino, status.st_mtime_ns)
         with self._lock:
             cached = self._segments.get(name)

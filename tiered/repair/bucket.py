@@ -8,6 +8,7 @@ from pathlib import Path
 from ..cold.manifest.commit import Committer
 from ..cold.manifest.partition_manifest import PartitionManifest
 from ..cold.object_store.file_store import FileStore
+from ..cold.parquet.key_filter_writer import KeyFilter
 from ..cold.parquet.layout import object_schema
 from ..cold.parquet.writer import write_object
 from ..cold.upkeep.rebuild import plan_rebuild, publish_rebuilt, rebuild_page
@@ -229,7 +230,7 @@ def upload_again(
     names = [committer.new_object_name(item.base_offset) for item in facts]
     try:
         fresh = [
-            _upload(cold, meta, check, item, name, sealed=entry.sealed)
+            _upload(context, cold, meta, check, item, name, sealed=entry.sealed)
             for check, item, name in zip(checks, facts, names, strict=True)
         ]
     except BaseException:
@@ -292,6 +293,7 @@ def _sealed_facts(check: SegmentCheck) -> SegmentFacts:
 
 
 def _upload(
+    context: RepairContext,
     cold: PartitionManifest,
     meta: TopicMeta,
     check: SegmentCheck,
@@ -300,10 +302,14 @@ def _upload(
     *,
     sealed: bool,
 ) -> ObjectEntry:
-    schema = meta.schemas[facts.schema_id]
+    schema, rule = meta.schemas[facts.schema_id], context.policy_for(meta.name).offload
     with cold.store.upload(cold.keys.data(name)) as upload:
         rows = segment_rows(SegmentFile.open(check.path), schema, facts.base_offset, facts.end_offset)
-        return write_object(upload, object_schema(schema), rows, facts, name=name, sealed=sealed)
+        return write_object(
+            upload, object_schema(schema), rows, facts,
+            name=name, sealed=sealed, row_group_bytes=rule.row_group_bytes,
+            key_filter=KeyFilter.of(meta, rule.key_filter) if sealed else None,
+        )  # fmt: skip
 
 
 def _facts(check: SegmentCheck, entry: ObjectEntry) -> SegmentFacts:

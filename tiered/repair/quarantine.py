@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from uuid import UUID, uuid4
 
+from ..policies.policy import Policy
 from ..reader.tiers import Tiers
 from ..survey.erasure_places import DAMAGED_PREFIX
 from ..tiering.claims import Claims
@@ -22,6 +23,7 @@ class RepairContext:
     clock: Callable[[], int]
     store_id: UUID | None
     claims: Claims | None
+    policy_for: Callable[[str], Policy]
 
 
 def aside_name(path: Path) -> Path:

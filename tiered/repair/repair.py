@@ -14,10 +14,11 @@ from pathlib import Path
 from uuid import UUID
 
 from ..cold.manifest.partition_manifest import PartitionManifest
-from ..errors import CorruptionError, TieredError
+from ..errors import CorruptionError, FileUnreadable, TieredError
 from ..format.manifest import ObjectEntry
 from ..format.schema import TRANSACTIONS_TOPIC
 from ..format.topic_meta import TopicMeta
+from ..policies.policy import Policy
 from ..reader.tiers import Tiers
 from ..tiering.claims import Claims
 from ..tiering.tiering_locks import PASSES_LOCK, TIERING_LOCK
@@ -52,6 +53,7 @@ def repair_store(
     progress: Progress | None = None,
     clock: Callable[[], int] = wall_clock_us,
     fs: FileSystem | None = None,
+    policy_for: Callable[[str], Policy] = lambda _: Policy(),
 ) -> VerifyReport:
     """Verify a store, make all repairs that lose nothing, and verify it again.
 
@@ -62,6 +64,8 @@ def repair_store(
         reappear.
     drop_lost_transactions
         Go on without records of the transaction log that are damaged here and not in the bucket.
+    policy_for
+        Returns the policy of a topic: objects are written again as it says.
 
     Returns
     -------
@@ -82,7 +86,7 @@ def repair_store(
             report = verify_store(access, deep=deep, progress=progress, memory=memory)
             if not report.problems:
                 break
-            context = _repair_context(access, clock, fs)
+            context = _repair_context(access, clock, fs, policy_for)
             fresh = _Round(context, report, rebuild_manifest, drop_lost_transactions).run()
             tried = {(item.where, item.result) for item in repairs}
             repairs += [item for item in fresh if (item.where, item.result) not in tried]
@@ -110,12 +114,14 @@ def _locked(access: Tiers) -> Iterator[None]:
         yield
 
 
-def _repair_context(access: Tiers, clock: Callable[[], int], fs: FileSystem) -> RepairContext:
+def _repair_context(
+    access: Tiers, clock: Callable[[], int], fs: FileSystem, policy_for: Callable[[str], Policy]
+) -> RepairContext:
     root = access.locations.root
     store_id: UUID | None = check_store_document(root, Findings()) if root is not None else None
     claims = Claims(access, store_id, clock, fs) if store_id is not None and access.has_cold else None
     access.release_segments()
-    return RepairContext(access, fs, clock, store_id, claims)
+    return RepairContext(access, fs, clock, store_id, claims, policy_for)
 
 
 class _Round:
@@ -146,10 +152,10 @@ class _Round:
     def _attempt(self, problem: Problem) -> None:
         try:
             repair = self._repair(problem)
+        except (FileUnreadable, OSError) as error:
+            self._add(problem, "failed", str(error))
         except (TieredError, FileVanished) as error:
             self._add(problem, "refused", " ".join(str(error).split()))
-        except OSError as error:
-            self._add(problem, "failed", str(error))
         # After an unexpected error the other repairs are still tried.
         except Exception as error:
             log.exception("repair of %s", problem.where)

@@ -1,6 +1,6 @@
 """The places where records of an erasure may lie: the end of an erasure checks each, and so does ``tiered verify --erased``.
 
-Both have one check for each `Place`, and find the files and objects there by the functions here. So neither can miss a place
+Both have one check for each `ErasurePlace`, and find the files and objects there by the functions here. So neither can miss a place
 that the other one knows.
 """
 
@@ -28,7 +28,7 @@ DAMAGED_PREFIX = ".damaged-"
 """The prefix of a damaged file that a repair has put aside."""
 
 
-class Place(Enum):
+class ErasurePlace(Enum):
     """Where records of a topic may lie."""
 
     SEGMENTS = "segment files of the topic, also those that others replaced"

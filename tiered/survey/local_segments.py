@@ -13,6 +13,7 @@ from ..format.topic_meta import TopicMeta
 from ..hot.partition_writer import PartitionWriter
 from ..reader.snapshot import check_identity, open_listed
 from ..reader.tiers import Tiers
+from ..warm.filesystem import ReadErrors
 from ..warm.partition_directory import SegmentName, list_segments, read_start_offset
 from ..warm.segment_reader import SegmentFile
 
@@ -143,6 +144,7 @@ def oldest_append_us(segments: Iterable[SegmentFile], offset: int) -> int | None
 
 def _size(path: Path) -> int | None:
     try:
-        return os.stat(path).st_size  # noqa: PTH116 — called for every file; a Path costs more
+        with ReadErrors(path):
+            return os.stat(path).st_size  # noqa: PTH116 — called for every file; a Path costs more
     except FileNotFoundError:
         return None  # evicted or expired since the listing

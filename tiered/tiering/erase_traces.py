@@ -24,7 +24,7 @@ from ..format.predicate import In
 from ..format.row_filter import RowFilter
 from ..format.topic_meta import TopicMeta
 from ..survey.erasure_places import (
-    Place,
+    ErasurePlace,
     copied_files,
     damaged_files,
     directories,
@@ -41,7 +41,7 @@ from .erase_log import LogTraces
 from .local_actions import LocalActions
 from .partition_handle import PartitionHandle
 
-_Look = Callable[[LedgerEntry, TopicMeta | None], Iterator[str]]
+_Search = Callable[[LedgerEntry, TopicMeta | None], Iterator[str]]
 
 
 class Traces:
@@ -62,20 +62,20 @@ class Traces:
         self._clean: set[tuple[UUID, str]] = set()
         # The rows that an early build had staged, at the first look for an erasure.
         self._staged: dict[UUID, frozenset[Path]] = {}
-        self.looks_here: dict[Place, _Look] = {
-            Place.SEGMENTS: self._replaced,
-            Place.DAMAGED: self._damaged,
-            Place.STAGED: self._staged_rows,
-            Place.LOG_FILES: lambda erasure, _: self.log.here(erasure),
+        self.searches_here: dict[ErasurePlace, _Search] = {
+            ErasurePlace.SEGMENTS: self._replaced,
+            ErasurePlace.DAMAGED: self._damaged,
+            ErasurePlace.STAGED: self._staged_rows,
+            ErasurePlace.LOG_FILES: lambda erasure, _: self.log.here(erasure),
         }
-        self.looks_in_bucket: dict[Place, _Look] = {
-            Place.LOG_OBJECTS: lambda erasure, _: self.log.in_bucket(erasure),
-            Place.OBJECTS: self._objects,
-            Place.TABLE: self._table,
-            Place.UPLOADS: self._uploads,
-            Place.VERSIONS: self._versions,
-            Place.VALUES: self._values,
-            Place.COPIES: self._copies,
+        self.searches_in_bucket: dict[ErasurePlace, _Search] = {
+            ErasurePlace.LOG_OBJECTS: lambda erasure, _: self.log.in_bucket(erasure),
+            ErasurePlace.OBJECTS: self._objects,
+            ErasurePlace.TABLE: self._table,
+            ErasurePlace.UPLOADS: self._uploads,
+            ErasurePlace.VERSIONS: self._versions,
+            ErasurePlace.VALUES: self._values,
+            ErasurePlace.COPIES: self._copies,
         }
 
     def here(self, erasure: LedgerEntry, meta: TopicMeta | None) -> Iterator[str]:
@@ -91,8 +91,8 @@ class Traces:
         CorruptionError, UnsupportedFormat, OSError
         """
         yield from self._changes(meta)
-        for look in self.looks_here.values():
-            yield from look(erasure, meta)
+        for search in self.searches_here.values():
+            yield from search(erasure, meta)
 
     def in_bucket(self, erasure: LedgerEntry, meta: TopicMeta | None) -> Iterator[str]:
         """Yield what is left in the bucket, one line each; old versions of objects that are gone are deleted.
@@ -103,8 +103,8 @@ class Traces:
         ObjectsHeld
             The bucket keeps old versions; the message says until when.
         """
-        for look in self.looks_in_bucket.values():
-            yield from look(erasure, meta)
+        for search in self.searches_in_bucket.values():
+            yield from search(erasure, meta)
 
     # -- this disk -------------------------------------------------------------------------------
 

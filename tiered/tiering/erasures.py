@@ -38,6 +38,7 @@ from ..errors import (
     ColdStorageError,
     ConfigError,
     CorruptionError,
+    FileUnreadable,
     ObjectsHeld,
     TieredError,
     as_tiered_error,
@@ -369,7 +370,7 @@ class Erasures:
         try:
             self._context.tiers.fetcher.clear()
             CacheFolders(root, self._context.fs).empty()
-        except (OSError, CorruptionError) as error:
+        except (OSError, CorruptionError, FileUnreadable) as error:
             return f"a cache of cold data cannot be emptied: {error}"
         return ""
 

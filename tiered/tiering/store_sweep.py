@@ -25,7 +25,7 @@ from ..cold.upkeep.sweep import (
 from ..engine.context import StoreContext
 from ..engine.open_topics import OpenTopics
 from ..engine.writers import is_gone
-from ..errors import ColdStorageError, CorruptionError, TieredError
+from ..errors import ColdStorageError, CorruptionError, FileUnreadable, TieredError
 from ..format.document import ERASURES_FEATURE
 from ..format.topic_meta import TopicMeta
 from ..policies.actions import Sweep
@@ -106,7 +106,7 @@ class StoreSweep:
         assert root is not None
         try:
             CacheFolders(root, self._fs).drop(keys)
-        except (CorruptionError, OSError) as error:
+        except (CorruptionError, FileUnreadable, OSError) as error:
             log.warning("ranges of deleted objects stay in a cache folder: %s", error)
 
     def write_time(self, now_us: int) -> None:

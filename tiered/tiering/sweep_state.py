@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
-from ..errors import CorruptionError, TieredError
+from ..errors import CorruptionError, FileUnreadable, TieredError
 from ..warm.document_file import find_document, write_document
 from ..warm.filesystem import FileSystem
 
@@ -23,7 +23,7 @@ def read_swept(root: Path) -> int | None:
     """
     try:
         values = find_document(f"{root}/{SWEPT_FILE}")
-    except (CorruptionError, OSError):
+    except (CorruptionError, FileUnreadable):
         return 0  # an early sweep does no harm; a pass that cannot plan does
     if values is None:
         return None

@@ -12,7 +12,7 @@ from uuid import UUID
 from ..cold.manifest.leases import boot_seconds
 from ..engine.context import StoreContext
 from ..engine.open_topics import OpenTopics
-from ..errors import ConfigError, TieredError, TopicNotFound, as_tiered_error
+from ..errors import ColdStorageError, ConfigError, TieredError, TopicNotFound, as_tiered_error
 from ..format.document import TRANSACTIONS_FEATURE
 from ..format.schema import TRANSACTIONS_TOPIC
 from ..format.topic_meta import TopicMeta
@@ -105,11 +105,15 @@ class TablePasses:
         """
         published: dict[str, Published] = {}
         problems: dict[str, TieredError] = {}
+        away: ColdStorageError | None = None
         for name in self._topics.topic_names() if self._context.tiers.has_cold else ():
             if should_stop():
                 break
             rule = self._context.settings.policy_for(name).table
             if rule.every is None or not wanted(name) or self._pauses.of(name):
+                continue
+            if away is not None:
+                problems[name] = away
                 continue
             try:
                 done = self.publish(self._topics.meta(name))
@@ -117,6 +121,9 @@ class TablePasses:
                 continue  # deleted since it was listed
             except (TieredError, OSError) as error:
                 problems[name] = as_tiered_error(error)
+                # Every request to a bucket that is away takes all its retries. One request decides for the other tables.
+                if isinstance(error, ColdStorageError) and not self._claims.store.bucket_answers():
+                    away = error
             else:
                 if done is not None:
                     published[name] = done

@@ -143,6 +143,8 @@ class Tierer:
         StoreLocked, ReadOnly
         """
         report, problems = self.full_pass(now)
+        if _may_be_away(problems) and not self.bucket_answers():
+            return report, problems
         return report, [*problems, *self.tables.run().problems.values()]
 
     def full_pass(
@@ -185,10 +187,7 @@ class Tierer:
                 rounds.append(report)
             if self._tiers.has_cold and read_swept(self.survey.root) is None:
                 self._sweep.write_time(plan.now_us)  # the first sweep is due one interval from now on
-            # A bucket that is away takes all retries of every request.
-            errors = (*problems, *survey_problems)
-            away = any(isinstance(error, ColdStorageError) and error.retryable for error in errors)
-            if self.pauses.of_store() is None and not away:
+            if self.pauses.of_store() is None and not _may_be_away([*problems, *survey_problems]):
                 with self.locks.turn_of_pass(should_stop):
                     survey_problems += self.erasures.advance()
         return join_reports(rounds), problems + survey_problems
@@ -251,3 +250,8 @@ class Tierer:
     def bucket_answers(self) -> bool:
         """Whether the bucket answers one request, without retries and with short timeouts."""
         return self.claims.store.bucket_answers()
+
+
+def _may_be_away(problems: list[TieredError]) -> bool:
+    """Whether the bucket may be away: then every further request takes all its retries."""
+    return any(isinstance(error, ColdStorageError) and error.retryable for error in problems)

@@ -1,6 +1,6 @@
 """A search for records that should be gone, in every file and object that may hold them, even if no manifest names it.
 
-It has one check for each `Place`, as the end of an erasure has.
+It has one check for each `ErasurePlace`, as the end of an erasure has.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ..cold.manifest.store_documents import StoreDocuments
 from ..cold.object_store.file_store import FileStore
 from ..cold.object_store.protocol import ObjectStore, object_url
 from ..cold.upkeep.inspect import rebuild_entry
-from ..errors import CorruptionError, ObjectNotFound, TieredError
+from ..errors import CorruptionError, FileUnreadable, ObjectNotFound, TieredError
 from ..format.erasure import LedgerEntry, horizon_in
 from ..format.manifest import ObjectEntry
 from ..format.predicate import And, Comparison, Predicate
@@ -32,7 +32,7 @@ from ..reader.rows import Query
 from ..reader.splits import segment_split
 from ..reader.tiers import Tiers
 from ..survey.erasure_places import (
-    Place,
+    ErasurePlace,
     copied_files,
     damaged_files,
     directories,
@@ -109,19 +109,19 @@ class ErasedSearch:
             log = None  # no transaction was ever committed
         self._log = log
         self.files = self.objects = 0
-        self.looks: dict[Place, Callable[[], Iterator[Trace]]] = {
-            Place.SEGMENTS: lambda: self._segments(self._meta),
-            Place.DAMAGED: self._damaged,
-            Place.STAGED: self._staged,
-            Place.LOG_FILES: lambda: self._segments(log),
-            Place.LOG_OBJECTS: lambda: self._objects(log),
-            Place.OBJECTS: lambda: self._objects(self._meta),
-            Place.TABLE: self._table,
-            Place.UPLOADS: self._uploads,
-            Place.VERSIONS: self._versions,
-            Place.VALUES: self._values,
-            Place.COPIES: self._copies,
-            Place.CACHES: self._caches,
+        self.looks: dict[ErasurePlace, Callable[[], Iterator[Trace]]] = {
+            ErasurePlace.SEGMENTS: lambda: self._segments(self._meta),
+            ErasurePlace.DAMAGED: self._damaged,
+            ErasurePlace.STAGED: self._staged,
+            ErasurePlace.LOG_FILES: lambda: self._segments(log),
+            ErasurePlace.LOG_OBJECTS: lambda: self._objects(log),
+            ErasurePlace.OBJECTS: lambda: self._objects(self._meta),
+            ErasurePlace.TABLE: self._table,
+            ErasurePlace.UPLOADS: self._uploads,
+            ErasurePlace.VERSIONS: self._versions,
+            ErasurePlace.VALUES: self._values,
+            ErasurePlace.COPIES: self._copies,
+            ErasurePlace.CACHES: self._caches,
         }
 
     def traces(self) -> Iterator[Trace]:
@@ -148,7 +148,7 @@ class ErasedSearch:
                     segment = SegmentFile.open(path, use_mmap=self._tiers.locations.use_mmap)
                 except FileNotFoundError:
                     continue  # a pass has deleted it since
-                except CorruptionError as error:
+                except (CorruptionError, FileUnreadable) as error:
                     yield Trace(str(path), partition, None, str(error))
                     continue
                 split = segment_split(meta.name, partition, segment, segment.header.base_offset)
@@ -197,7 +197,7 @@ class ErasedSearch:
         root, own = self._tiers.locations.root, self._tiers.locations.cache.directory
         try:
             folders = [] if root is None else CacheFolders(root).folders()
-        except (OSError, CorruptionError) as error:
+        except (OSError, CorruptionError, FileUnreadable) as error:
             yield Trace(str(root), None, None, str(error))
             folders = []
         for folder in dict.fromkeys([*folders, *([] if own is None else [own])]):

@@ -6,7 +6,7 @@ import errno
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from ..errors import CorruptionError, ObjectNotFound, TieredError, UnsupportedFormat
+from ..errors import CorruptionError, FileUnreadable, ObjectNotFound, TieredError, UnsupportedFormat
 from .report import Item, Problem, Unknown
 
 Progress = Callable[[str, int], None]
@@ -113,10 +113,10 @@ class Guard:
             self._problem("is missing", blank.where, None, blank.offsets)
         elif isinstance(error, UnsupportedFormat):
             self._findings.add_unknown(blank.where, f"{error}: upgrade to check it")
+        elif isinstance(error, FileUnreadable | OSError) and error.errno == errno.EIO:
+            self._problem(f"the device cannot read it ({error})", blank.where, blank.position, blank.offsets)
         elif isinstance(error, TieredError):
             self._findings.add_unknown(blank.where, str(error))
-        elif isinstance(error, OSError) and error.errno == errno.EIO:
-            self._problem(f"the device cannot read it ({error})", blank.where, blank.position, blank.offsets)
         elif isinstance(error, OSError) and error.errno is not None:
             self._findings.add_unknown(blank.where, f"cannot be read ({error})")
         else:

@@ -141,8 +141,9 @@ class _Verifier:
         url = self._access.locations.cold_url or ""
         store = None
         with findings.guard(Item.LOG, url):
+            with self._access.borrow(self._access.locations.cold_options.for_a_look()) as looking:
+                next(looking.list("store.json/"), None)
             store = self._access.object_store
-            next(store.list("store.json/"), None)
         for item in findings.unknown:
             self._findings.add_unknown(url, f"the bucket was not checked: {item.reason}")
         return store if not findings.unknown else None

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 from uuid import UUID, uuid4
 
-from ..errors import ConfigError, CorruptionError, TieredError, TopicNotFound
+from ..errors import ConfigError, CorruptionError, FileUnreadable, TieredError, TopicNotFound
 from ..format.document import FEATURES
 from ..format.schema import is_topic_name
 from ..format.timestamps import to_datetime
@@ -22,7 +22,7 @@ from .bucket_binding import read_binding
 from .document_file import read_document, write_document
 from .file_lock import directory_lock
 from .file_value_cache import FileValueCache
-from .filesystem import FileSystem, device_errors
+from .filesystem import FileSystem, ReadErrors, device_errors
 from .rights import apply_root_rights
 
 _CHANGE_SECONDS_MAX = 30.0
@@ -215,7 +215,8 @@ class Catalog:
     def _listed(self) -> list[str]:
         folder = self.root / TOPICS_DIRECTORY
         try:
-            return os.listdir(folder)
+            with ReadErrors(folder):
+                return os.listdir(folder)
         except FileNotFoundError:
             if read_binding(self.root).claimed:
                 raise CorruptionError(
@@ -226,11 +227,15 @@ class Catalog:
             return []
 
     def _has_document(self, name: str) -> bool:
+        # Called for every topic; a Path takes four times as long.
+        path = f"{self.root}/{TOPICS_DIRECTORY}/{name}/{TOPIC_FILE}"
         try:
-            # Called for every topic; a Path takes four times as long.
-            status = os.stat(f"{self.root}/{TOPICS_DIRECTORY}/{name}/{TOPIC_FILE}")
-        except OSError as error:
-            if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+            with ReadErrors(path):
+                status = os.stat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except FileUnreadable as error:
+            if error.errno == errno.ELOOP:
                 return False
             raise
         return stat.S_ISREG(status.st_mode)
@@ -376,13 +381,10 @@ def deletions(root: Path) -> list[Deletion]:
             meta = TopicMeta.from_json(read_document(path), where=str(path))
         except TieredError as error:
             meta = error
-        except OSError as error:
+        except (FileNotFoundError, NotADirectoryError):
             if not directory.exists():
                 continue  # another process finished it
-            if isinstance(error, FileNotFoundError):
-                meta = CorruptionError("is missing", where=str(path))
-            else:
-                meta = TieredError(f"{path} cannot be read ({error.strerror})")
+            meta = CorruptionError("is missing", where=str(path))
         unfinished.append(Deletion(directory, meta))
     return unfinished
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ..format.document import decode_document, encode_document
-from .filesystem import FileSystem, read_whole, write_atomically
+from .filesystem import FileSystem, ReadErrors, read_whole, write_atomically
 
 
 def read_document(path: Path) -> dict[str, Any]:
@@ -15,9 +15,7 @@ def read_document(path: Path) -> dict[str, Any]:
 
     Raises
     ------
-    FileNotFoundError, CorruptionError, UnsupportedFormat, Backpressure
-    OSError
-        It is no regular file, or the disk failed.
+    FileNotFoundError, CorruptionError, UnsupportedFormat, Backpressure, FileUnreadable
     """
     return decode_document(read_whole(path), where=str(path))
 
@@ -25,7 +23,8 @@ def read_document(path: Path) -> dict[str, Any]:
 def find_document(path: str | Path) -> dict[str, Any] | None:
     """Return the values of the document at `path`; None if there is none. See `read_document`."""
     try:
-        os.stat(path)  # to open a file that is not there takes several times as long
+        with ReadErrors(path):
+            os.stat(path)  # to open a file that is not there takes several times as long
         return read_document(Path(path))
     except FileNotFoundError:
         return None

@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
+from .filesystem import ReadErrors
+
 SETTLED_NS = 1_000_000_000
 """A file that changed less than this before the read may change again within the same timestamp."""
 
@@ -32,8 +34,10 @@ class FileValueCache(Generic[_T]):
         ------
         FileNotFoundError
             The file is not there.
+        FileUnreadable
         """
-        status = os.stat(path)
+        with ReadErrors(path):
+            status = os.stat(path)
         identity = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
         cached = self._values.get(path)
         if cached is not None and cached[0] == identity:

@@ -1,7 +1,7 @@
 """`FileSystem`: all changes of files and directories on the local disk.
 
 Tests replace `FileSystem` to stop after every step, or to drop unsynced bytes. A full disk raises `DiskFull`; other
-errors of the device stay `OSError`, and the caller decides what they mean.
+errors of the device stay `OSError` at changes, and the caller decides what they mean; at reads they are `FileUnreadable`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
-from ..errors import Backpressure, DiskFull, TieredError
+from ..errors import Backpressure, DiskFull, FileUnreadable, TieredError
 from . import rights
 from .open_file import open_file, open_regular
 
@@ -223,7 +223,7 @@ class DiskErrors:
 
     __slots__ = ("_path",)
 
-    def __init__(self, path: Path | None = None) -> None:
+    def __init__(self, path: Path | str | None = None) -> None:
         self._path = path
 
     def __enter__(self) -> None:
@@ -240,6 +240,21 @@ class DiskErrors:
             raise Backpressure(
                 f"{self._path}: {error.strerror}; close some, or raise the limit (ulimit -n), and try again. "
                 "Nothing is damaged"
+            ) from error
+
+
+class ReadErrors(DiskErrors):
+    """As `DiskErrors`, for a read: every other error is `FileUnreadable`, except that of a file that is not there."""
+
+    __slots__ = ()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        super().__exit__(kind, error, trace)
+        # Arrow's errors have no number.
+        if isinstance(error, OSError) and error.errno not in (None, errno.ENOENT, errno.ENOTDIR):
+            where = str(self._path)
+            raise FileUnreadable(
+                f"{where} cannot be read ({error.strerror})", where=where, errno=error.errno
             ) from error
 
 
@@ -260,10 +275,10 @@ def read_whole(path: Path) -> bytes:
     Raises
     ------
     FileNotFoundError, Backpressure
-    OSError
-        It is no regular file.
+    FileUnreadable
+        The disk failed, or it is no regular file.
     """
-    with DiskErrors(path), os.fdopen(open_regular(path), "rb") as file:
+    with ReadErrors(path), os.fdopen(open_regular(path), "rb") as file:
         return file.read()
 
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from ..errors import CorruptionError
 from .document_file import find_document, write_document
-from .filesystem import DiskErrors, FileSystem
+from .filesystem import FileSystem, ReadErrors
 from .writer_requests import REQUEST_FILE
 
 _NAME = re.compile(r"([0-9]{20})-([0-9]{1,9})\.log")
@@ -61,7 +61,7 @@ class Listing:
 def list_segments(directory: Path) -> Listing:
     """List the segments of a partition's directory; a missing directory is empty."""
     try:
-        with DiskErrors(directory):
+        with ReadErrors(directory):
             listed = os.listdir(directory)
         names = sorted(found for name in listed if (found := SegmentName.parse(name)))
     except FileNotFoundError:

@@ -23,7 +23,7 @@ from ..format.segment import (
 )
 from ..format.segment_facts import ProducerState, SegmentFacts
 from .file_map import map_bytes
-from .filesystem import DiskErrors, sync_data
+from .filesystem import ReadErrors, sync_data
 from .open_file import open_regular
 from .partition_directory import SegmentName, list_segments
 from .segment_scan import BlockScan, ByteSource, FileWindow, scan_blocks
@@ -97,59 +97,65 @@ class SegmentFile:
 
         Raises
         ------
-        FileNotFoundError, CorruptionError, UnsupportedFormat
+        FileNotFoundError, CorruptionError, UnsupportedFormat, FileUnreadable
         """
-        with DiskErrors(path):
+        with ReadErrors(path):
             fd = open_regular(path)
-        try:
-            where = str(path)
-            if earlier is not None and not earlier.is_prefix_of(fd):
-                earlier = None
-            header = earlier.header if earlier else _read_header(fd, where)
-            size = os.fstat(fd).st_size
             try:
-                footer = read_footer(size, partial(_pread, fd), where=where)
-            except CorruptionError:
-                if header.generation > 0:
-                    raise
-                # The writer creates the next file after it has synced this footer. Without a next file, the seal is unfinished.
-                size = os.fstat(fd).st_size
-                footer = read_footer(size, partial(_pread, fd), where=where) if _has_successor(path) else None
-            if footer is not None:
-                facts = footer.facts
-                if facts.segment_id != header.segment_id or facts.base_offset != header.base_offset:
-                    raise CorruptionError("footer of another segment", where=where, position=footer.position)
-                mapped = map_file(path, fd, use_mmap, size)
-                status = os.fstat(fd)
-                identity = (status.st_dev, status.st_ino, status.st_mtime_ns)
-                return cls(
-                    path, mapped, header, footer.index, facts.end_offset, facts, None, facts.producers,
-                    identity=identity,
-                )  # fmt: skip
+                return cls._of_file(path, fd, use_mmap, earlier, sync)
+            finally:
+                os.close(fd)
+
+    @classmethod
+    def _of_file(
+        cls, path: Path, fd: int, use_mmap: bool, earlier: SegmentFile | None, sync: bool
+    ) -> SegmentFile:
+        where = str(path)
+        if earlier is not None and not earlier.is_prefix_of(fd):
+            earlier = None
+        header = earlier.header if earlier else _read_header(fd, where)
+        size = os.fstat(fd).st_size
+        try:
+            footer = read_footer(size, partial(_pread, fd), where=where)
+        except CorruptionError:
             if header.generation > 0:
-                # A re-encoded file gets its name after the seal.
-                raise CorruptionError("re-encoded segment has no footer", where=where, position=size)
-            if earlier is not None and earlier.has_no_new_blocks(fd):
-                return earlier
-            scan = scan_blocks(FileWindow(fd), header, where=where, after=earlier.scan if earlier else None)
-            if sync:
-                # After the scan, since the writer may add blocks during it.
-                sync_data(fd)
-            # Map the blocks only: the writer may cut off the room behind them at any time.
-            mapped = map_file(path, fd, use_mmap, scan.end_position)
+                raise
+            # The writer creates the next file after it has synced this footer. Without a next file, the seal is unfinished.
+            size = os.fstat(fd).st_size
+            footer = read_footer(size, partial(_pread, fd), where=where) if _has_successor(path) else None
+        if footer is not None:
+            facts = footer.facts
+            if facts.segment_id != header.segment_id or facts.base_offset != header.base_offset:
+                raise CorruptionError("footer of another segment", where=where, position=footer.position)
+            mapped = map_file(path, fd, use_mmap, size)
+            status = os.fstat(fd)
+            identity = (status.st_dev, status.st_ino, status.st_mtime_ns)
             return cls(
-                path,
-                mapped,
-                header,
-                scan.index.frozen(),
-                scan.end_offset,
-                None,
-                scan,
-                scan.producers.snapshot(),
-                append_us=scan.append_us,
-            )
-        finally:
-            os.close(fd)
+                path, mapped, header, footer.index, facts.end_offset, facts, None, facts.producers,
+                identity=identity,
+            )  # fmt: skip
+        if header.generation > 0:
+            # A re-encoded file gets its name after the seal.
+            raise CorruptionError("re-encoded segment has no footer", where=where, position=size)
+        if earlier is not None and earlier.has_no_new_blocks(fd):
+            return earlier
+        scan = scan_blocks(FileWindow(fd), header, where=where, after=earlier.scan if earlier else None)
+        if sync:
+            # After the scan, since the writer may add blocks during it.
+            sync_data(fd)
+        # Map the blocks only: the writer may cut off the room behind them at any time.
+        mapped = map_file(path, fd, use_mmap, scan.end_position)
+        return cls(
+            path,
+            mapped,
+            header,
+            scan.index.frozen(),
+            scan.end_offset,
+            None,
+            scan,
+            scan.producers.snapshot(),
+            append_us=scan.append_us,
+        )
 
     def is_prefix_of(self, fd: int) -> bool:
         """Whether the file still has the last block of this one at its position."""
@@ -207,14 +213,14 @@ class SegmentFile:
     @contextmanager
     def _reopen(self) -> Iterator[int]:
         """Open the file of `of_writer` if it is still the same segment."""
-        with DiskErrors(self.path):
+        with ReadErrors(self.path):
             fd = open_regular(self.path)
-        try:
-            if _read_header(fd, self._where).segment_id != self.header.segment_id:
-                raise FileNotFoundError(f"{self.path} is another segment now")
-            yield fd
-        finally:
-            os.close(fd)
+            try:
+                if _read_header(fd, self._where).segment_id != self.header.segment_id:
+                    raise FileNotFoundError(f"{self.path} is another segment now")
+                yield fd
+            finally:
+                os.close(fd)
 
     @property
     def bytes(self) -> int:
@@ -231,7 +237,7 @@ class SegmentFile:
         ------
         FileNotFoundError
             The file of a writer's own segment is gone, or is another segment.
-        CorruptionError, Backpressure
+        CorruptionError, Backpressure, FileUnreadable
         """
         numbers = self.index.between(start_offset, end_offset)
         if numbers and self._use_mmap:
@@ -247,7 +253,7 @@ class SegmentFile:
 
         Raises
         ------
-        FileNotFoundError, CorruptionError, Backpressure
+        FileNotFoundError, CorruptionError, Backpressure, FileUnreadable
             As `blocks` does.
         """
         return self._block(self.map_blocks(), i)
@@ -257,7 +263,7 @@ class SegmentFile:
 
         Raises
         ------
-        FileNotFoundError, CorruptionError, Backpressure
+        FileNotFoundError, CorruptionError, Backpressure, FileUnreadable
             As `blocks` does.
         """
         if self._mapped is None:
@@ -293,7 +299,7 @@ class SegmentFile:
 
         Raises
         ------
-        FileNotFoundError, CorruptionError
+        FileNotFoundError, CorruptionError, FileUnreadable
             As `blocks` does.
         """
         if self._mapped is not None:

@@ -47,7 +47,9 @@ WHOLE = partition(
 
 def test_all_sealed_and_offloaded_objects_are_compacted_at_once() -> None:
     assert kinds(WHOLE) == [("compact", 0, 20, 0)]
-    (action,) = make_plan(store(WHOLE), lambda _: KEYED, NOW).actions
+    plan = make_plan(store(WHOLE), lambda _: KEYED, NOW)
+    (action,) = plan.actions
+    assert plan.upload_bytes == action.bytes > 0
     assert action.reason == "100% of the objects is new >= compact_keys.dirty 50%"
     assert action.publishes
 

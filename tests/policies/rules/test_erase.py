@@ -35,6 +35,7 @@ WHOLE = partition(
 
 def test_all_objects_up_to_the_horizon_are_checked_in_one_action() -> None:
     (action,) = planned(WHOLE)
+    assert make_plan(store(WHOLE), lambda _: QUIET, NOW).upload_bytes == action.bytes > 0
     assert (action.kind, action.base_offset, action.end_offset) == ("erase", 0, 20)
     assert action.reason == "erasure 7 removes records before offset 15"
     assert action.publishes

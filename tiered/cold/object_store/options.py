@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 from urllib.parse import urlsplit
@@ -131,6 +131,14 @@ class ColdOptions:
         fault = None if self.endpoint_url is None else endpoint_fault(self.endpoint_url)
         if fault is not None:
             raise ConfigError(f"cold.endpoint_url {fault}")
+
+    def for_a_look(self) -> ColdOptions:
+        """Return the options of a user who waits for a view: a silent endpoint ends a call in some 20 s, and not in 120."""
+        return replace(
+            self,
+            attempts=min(2, self.attempts),
+            read_timeout_seconds=min(10.0, self.read_timeout_seconds),
+        )
 
 
 def check_url(url: str) -> None:

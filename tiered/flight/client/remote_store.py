@@ -29,7 +29,7 @@ from ..wire.options import ConnectOptions, connect_options
 from ..wire.positions import positions_from_json
 from ..wire.serving_file import ServingFile
 from ..wire.topic_ref import topic_ref
-from ..wire.values import count, encode_schema
+from ..wire.values import count, encode_schema, record
 from .connection import Connection
 from .remote_topic import RemoteTopic
 from .remote_transaction import RemoteTransaction
@@ -199,8 +199,8 @@ class RemoteStore(Store):
         values = self.connection.action("status", {}, seconds=None)
         partitions = []
         for item in values["partitions"]:
-            tiers = {name: TierHoldings(**item[name]) for name in ("hot", "warm", "cold")}
-            partitions.append(PartitionStatus(**{**item, **tiers, "damaged": tuple(item["damaged"])}))
+            tiers = {name: record(TierHoldings, item[name]) for name in ("hot", "warm", "cold")}
+            partitions.append(record(PartitionStatus, {**item, **tiers, "damaged": tuple(item["damaged"])}))
         # A server of an earlier release says nothing of deletions and consumers, nor of what comes after them.
         consumers, tails = values.get("consumers", ()), values.get("tails")
         return StoreStatus(
@@ -209,10 +209,10 @@ class RemoteStore(Store):
             values["disk_free_bytes"],
             tuple(partitions),
             tuple(values.get("deletions", ())),
-            tails=None if tails is None else TailPace(**tails),
-            consumers=None if consumers is None else tuple(ConsumerLag(**item) for item in consumers),
+            tails=None if tails is None else record(TailPace, tails),
+            consumers=None if consumers is None else tuple(record(ConsumerLag, item) for item in consumers),
             waiting=tuple(values.get("waiting", ())),
-            tables=tuple(TableLag(**item) for item in values.get("tables", ())),
+            tables=tuple(record(TableLag, item) for item in values.get("tables", ())),
             erasures=tuple(values.get("erasures", ())),
         )
 

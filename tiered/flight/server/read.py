@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from ...engine.same_lineage import check_lineage, of_lineage
-from ...errors import OffsetOutOfRange, SchemaMismatch, TopicNotFound
+from ...errors import OffsetOutOfRange, SchemaMismatch
 from ...format.schema import row_schema
 from ...reader.filters import check_predicate
 from ...reader.query import query_of
@@ -20,22 +20,6 @@ from ..wire.messages import Ticket
 if TYPE_CHECKING:
     from ...store.local_store import LocalStore
     from ...store.local_topic import LocalTopic
-
-
-def topic_of(store: LocalStore, ticket: Ticket) -> LocalTopic:
-    """Return the topic that a ticket was made for.
-
-    Raises
-    ------
-    TopicNotFound
-        The topic was deleted; another one may have its name.
-    """
-    topic = store.topic(ticket.topic)
-    if topic.opened.meta.topic_id != ticket.topic_id:
-        raise TopicNotFound(
-            f"topic {ticket.topic!r} was deleted and created again since the scan was planned"
-        )
-    return topic
 
 
 def ticket_schema(topic: LocalTopic, ticket: Ticket) -> pa.Schema:

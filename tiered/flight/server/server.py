@@ -26,11 +26,12 @@ from ..wire.messages import Ticket
 from ..wire.options import Address, ServeOptions, is_loopback
 from ..wire.put_messages import PutCommand
 from ..wire.serving_file import Posting, post_notice
+from ..wire.topic_ref import resolve_topic
 from ..wire.values import decode_action, encode_json
 from .actions import ACTIONS, Action, run_action
 from .append import PutHandler, append_stream
 from .plan import command_of, plan_flight
-from .read import ticket_rows, ticket_schema, topic_of
+from .read import ticket_rows, ticket_schema
 from .staging import STAGE_ACTIONS, stage_stream
 from .streams import Stream, Streams, cut_connections
 from .transactions import TRANSACTION_ACTIONS
@@ -140,7 +141,7 @@ class Service(fl.FlightServerBase):  # type: ignore[misc]
     def do_get(self, context: fl.ServerCallContext, ticket: fl.Ticket) -> fl.FlightDataStream:
         with self._call():
             requested = Ticket.decode(ticket.ticket)
-            topic = topic_of(self.store, requested)
+            topic = resolve_topic(self.store, requested.topic, requested.topic_id)
             schema = ticket_schema(topic, requested)
             rows = ticket_rows(self.store, topic, requested, self.check)
             return fl.GeneratorStream(schema, self._sent(context, rows))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Callable, Container, Iterable, Mapping
+from dataclasses import fields
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -96,6 +97,12 @@ def load(
 def maybe(kind: Callable[[Any], _T], value: Any) -> _T | None:
     """Check a value that may be absent."""
     return None if value is None else kind(value)
+
+
+def record(kind: type[_T], values: Mapping[str, Any]) -> _T:
+    """Return a dataclass of these values, without those that only a later release has; missing ones have their defaults."""
+    names = {field.name for field in fields(kind)}  # type: ignore[arg-type]
+    return kind(**{name: value for name, value in values.items() if name in names})
 
 
 def whole(value: Any) -> int:
