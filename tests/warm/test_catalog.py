@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from tiered.errors import UnsupportedFormat
+import tiered
+from tiered.errors import TieredError, UnsupportedFormat
 from tiered.format.document import TRANSACTIONS_FEATURE, encode_document
 from tiered.warm.catalog import STORE_FILE, Catalog
 from tiered.warm.filesystem import OsFileSystem
@@ -33,3 +36,33 @@ def test_an_unknown_feature_keeps_the_store_closed(tmp_path: Path) -> None:
     for use in (lambda: catalog.open_store(create=True), catalog.lineage, lambda: catalog.add_feature("x")):
         with pytest.raises(UnsupportedFormat, match="newer than this release: flying"):
             use()
+
+
+@pytest.mark.parametrize("kind", ["fifo", "folder", "loop"])
+def test_a_topic_is_listed_whatever_its_document_is(tmp_path: Path, kind: str) -> None:
+    """A FIFO, a folder or a link to itself in the document's place hides no topic, and nothing replaces it."""
+    with tiered.open(tmp_path / "data") as store:
+        store.create_topic("orders").append(b"kept", sync=True)
+    document = tmp_path / "data" / "topics" / "orders" / "topic.json"
+    document.rename(tmp_path / "topic.json")
+    match kind:
+        case "fifo":
+            os.mkfifo(document)
+        case "folder":
+            document.mkdir()
+        case "loop":
+            document.symlink_to(document.name)
+
+    with tiered.open(tmp_path / "data", read_only=True) as store:
+        assert store.topics() == ["orders"]
+        assert "topic.json" in str(store.status().to_json())
+    with suppress(TieredError, OSError), tiered.open(tmp_path / "data") as store:
+        store.create_topic("orders")
+
+    if kind == "folder":
+        document.rmdir()
+    else:
+        document.unlink()
+    (tmp_path / "topic.json").rename(document)
+    with tiered.open(tmp_path / "data", read_only=True) as store:
+        assert store.topic("orders").scan().to_arrow()["value"].to_pylist() == [b"kept"]

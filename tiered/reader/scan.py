@@ -197,6 +197,9 @@ class Scan:
     def to_pandas(self) -> Any:
         """Return the rows as a pandas DataFrame (needs pandas).
 
+        As in pyarrow, a column of integers with nulls becomes one of floats, which are exact up to 2**53.
+        ``to_arrow().to_pandas(types_mapper=pandas.ArrowDtype)`` keeps such integers.
+
         Raises
         ------
         ConfigError

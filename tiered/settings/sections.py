@@ -73,6 +73,8 @@ def _plain_path(path: object) -> object:
     if path == "":
         raise ValueError('is empty; write a directory such as "./data"')
     path = os.fspath(path) if isinstance(path, os.PathLike) else path
+    if isinstance(path, str) and "\0" in path:
+        raise ValueError("holds a NUL character, which no path has; take it out")
     # No shell expands ~ in a file, or in `--path=~/data`.
     return os.path.expanduser(path) if isinstance(path, str) else path  # noqa: PTH111 — a Path would drop "./"
 

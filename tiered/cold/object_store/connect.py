@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 __all__ = ["ColdOptions", "open_object_store"]
 
 _DRIVERS = {"gs": "gcsfs", "gcs": "gcsfs", "abfs": "adlfs", "abfss": "adlfs", "az": "adlfs"}
-_READ_ONLY = {"http", "https", "data", "zip", "tar", "git", "github", "reference"}
 
 
 def open_object_store(url: str, options: ColdOptions | None = None) -> ObjectStore:
@@ -44,7 +43,7 @@ def open_object_store(url: str, options: ColdOptions | None = None) -> ObjectSto
     _check_s3_alone(scheme, options)
     if scheme == "file":
         return FileStore(Path(rest), options)
-    _check_driver(url, scheme)
+    _check_driver(scheme)
     from .fsspec_store import FsspecStore
 
     return FsspecStore(url, options)
@@ -66,9 +65,7 @@ def _check_s3_alone(scheme: str, options: ColdOptions) -> None:
             )
 
 
-def _check_driver(url: str, scheme: str) -> None:
-    if scheme in _READ_ONLY:
-        raise ConfigError(f"{url!r}: {scheme} is no object store; {URLS}")
+def _check_driver(scheme: str) -> None:
     import fsspec
 
     try:

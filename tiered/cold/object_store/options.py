@@ -19,6 +19,7 @@ NO_ADDRESS = "is not the address of a server; write one such as http://127.0.0.1
 SET_KEYS = (
     "set AWS_PROFILE, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or your cloud's like, in the environment"
 )
+_NO_OBJECT_STORES = {"http", "https", "data", "zip", "tar", "git", "github", "reference"}
 URLS = "write s3://bucket/prefix, file:///absolute/directory, gs://bucket/prefix, abfs://container/prefix or memory://name"
 FILE_RESERVED = ".tiered"
 """The directory of a `FileStore` below its root that holds no objects."""
@@ -147,6 +148,8 @@ def check_url(url: str) -> None:
     The message does not repeat a secret. Secrets of AWS may contain slashes; a signed URL has its signature in the query.
     """
     scheme, separator, rest = url.partition("://")
+    if "\0" in url:
+        raise ConfigError("the URL holds a NUL character, which no store can have; take it out")
     if not separator or not scheme:
         shown = "what is given" if "@" in url or "?" in url else repr(url)
         raise ConfigError(f"{shown} is not the URL of an object store; {URLS}")
@@ -164,12 +167,16 @@ def check_url(url: str) -> None:
         raise ConfigError(
             f"the {scheme}:// URL must not hold ? or #; write settings under [cold], and for credentials {SET_KEYS}"
         )
+    if scheme in _NO_OBJECT_STORES:
+        raise ConfigError(f"{url!r}: {scheme} is no object store; {URLS}")
     if any(part in (".", "..") for part in rest.split("/")):
         raise ConfigError(f"{url!r} holds a dot name; write the directory it stands for")
     if s3:
         _check_prefix(url, rest)
     elif scheme == "file":
         _check_directory(url, Path(rest))
+    elif not rest.strip("/"):
+        raise ConfigError(f"{url!r} names no bucket; {URLS}")
 
 
 def _check_prefix(url: str, rest: str) -> None:
@@ -204,7 +211,7 @@ def check_tags(tags: tuple[tuple[str, str], ...]) -> None:
     for key, value in tags:
         if not 1 <= len(key) <= 128 or len(value) > 256:
             raise ConfigError(
-                f"cold.tags: {key!r} has 1 to 128 characters at most, and its value 256: shorten it"
+                f"cold.tags: {key!r}: a name has 1 to 128 characters, and its value at most 256; write one that fits"
             )
         if key.lower().startswith("aws:"):
             raise ConfigError(f"cold.tags: {key!r} begins with aws:, which is reserved; write another key")
