@@ -98,6 +98,38 @@ def test_an_erasure_deletes_old_versions_too(
     assert not any(b"<of b>" in part for _, part in kept(versioned, s3_bucket))
 
 
+def test_an_erasure_leaves_what_brings_a_live_object_back(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Any, clock: Clock
+) -> None:
+    """Somebody has deleted an object of the log, and only its old version has these records."""
+    server = S3()
+    server.keeps_versions = True
+    base = stepwise(offload={"after": "0s", "tail_interval": "off"})
+    settings = tiered.Settings.model_validate({**base.to_json(), "sweep": {"grace": "0s", "every": "off"}})
+    with s3_thread(server) as (url, _):
+        monkeypatch.setenv("AWS_ENDPOINT_URL", url)
+        with open_store(tmp_path / "data", "s3://b/p", clock, settings=settings) as store:
+            topic = store.create_topic("t")
+            for key in ("a", "b"):
+                topic.append(b"<of %s>" % key.encode(), key=key)
+                topic.roll()
+            erasure = topic.erase(["b"])
+            while erasure.state != "sweeping":
+                store.tier()
+            (lost,) = (key for key in server.objects if "/data/" in key and "/00000000000000000000-" in key)
+            open_object_store("s3://b/p").delete([lost.removeprefix("b/p/")])
+            for _ in range(6):
+                store.tierer.run_once()
+                store.sweep()
+                clock.advance(60)
+            assert (erasure.state, erasure.waits_for) == ("done", "")
+            found = [stored for (place, _), stored in server.old.items() if place == lost]
+            assert len(found) == 1
+            assert [place for place, _ in server.old if "/data/" in place] == [lost]
+            server.objects[lost] = found[0]
+            assert topic.scan().to_arrow()["value"].to_pylist() == [b"<of a>"]
+
+
 @pytest.mark.parametrize(("status", "code"), [(405, "MethodNotAllowed"), (501, "NotImplemented")])
 def test_a_server_without_versions_keeps_none(
     status: int, code: str, monkeypatch: pytest.MonkeyPatch
