@@ -16,10 +16,12 @@ import pytest
 import tiered
 from tests.support.byte_search import files_with
 from tests.support.clock import Clock
-from tests.support.stores import stepwise
-from tests.support.watched_bucket import URL, WatchedBucket, host, open_at
-
-pytestmark = pytest.mark.extended
+from tests.support.erasure_passes import fill_in_turn
+from tests.support.stores import committer_of, stepwise
+from tests.support.watched_bucket import URL, WatchedBucket, host, open_at, published
+from tiered.format.predicate import In, Not
+from tiered.format.row_filter import RowFilter
+from tiered.tiering.rewriter import change_class, rewrite
 
 RULES: dict[str, dict[str, Any]] = {
     "whole for a tail": {"offload": {"after": "0s", "tail_interval": "1s"}},
@@ -51,6 +53,7 @@ def holding(folder: Path, bucket: WatchedBucket) -> list[str]:
     return files_with(folder, b"<of b>")
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("place", ["object", "head"])
 @pytest.mark.parametrize("rule", RULES)
 def test_what_was_read_before_an_erasure_is_not_published_after_it(
@@ -136,3 +139,33 @@ def test_what_was_read_before_an_erasure_is_not_published_after_it(
         assert holding(tmp_path / "after", bucket) == []
         assert second.verify(deep=True).problems == ()
     first.abandon()
+
+
+@pytest.mark.parametrize("kind", ["merge", "cut", "class"])
+def test_a_rewriting_of_what_was_erased_meanwhile_is_not_published(
+    tmp_path: Path, clock: Clock, kind: str
+) -> None:
+    """Also in one process, whose commits no epoch tells apart."""
+    bucket = WatchedBucket()
+    with open_at(tmp_path / "data", bucket, clock, settings=settings()) as store:
+        topic = fill_in_turn(store, 20)
+        store.tier()
+        committer, rule = committer_of(store, topic.meta, 0), settings().policy_for("t").offload
+        first, second = committer.partition.entries(committer.last_head())
+        keep = RowFilter((Not(In("key", (b"b",))),))
+        erased: list[int] = []
+
+        def hook(request: str) -> None:
+            if request.endswith(".parquet") and request.startswith("put ") and not erased:
+                erased.append(0)
+                erased.append(rewrite(committer, [first], topic.meta, rule, row_filter=keep))
+
+        bucket.hook = hook
+        if kind == "merge":
+            size = rewrite(committer, [first, second], topic.meta, rule)
+        elif kind == "cut":
+            size = rewrite(committer, [first], topic.meta, rule, start_offset=5)
+        else:
+            size = change_class(committer, first, bucket, "")
+        assert (size, erased[1] > 0) == (0, True)
+    assert published(bucket) == [b"%d" % number for number in range(20) if number >= 10 or number % 3 != 1]
