@@ -16,11 +16,12 @@ import pytest
 import tiered
 from tests.support.byte_search import files_with
 from tests.support.clock import Clock
-from tests.support.erasure_passes import fill_in_turn
+from tests.support.erasure_passes import fill_in_turn, run_passes
 from tests.support.stores import committer_of, stepwise
 from tests.support.watched_bucket import URL, WatchedBucket, host, open_at, published
 from tiered.format.predicate import In, Not
 from tiered.format.row_filter import RowFilter
+from tiered.policies.actions import Erase
 from tiered.tiering.rewriter import change_class, rewrite
 
 RULES: dict[str, dict[str, Any]] = {
@@ -169,3 +170,22 @@ def test_a_rewriting_of_what_was_erased_meanwhile_is_not_published(
             size = change_class(committer, first, bucket, "")
         assert (size, erased[1] > 0) == (0, True)
     assert published(bucket) == [b"%d" % number for number in range(20) if number >= 10 or number % 3 != 1]
+
+
+def test_a_range_behind_one_that_was_not_checked_is_not_called_checked(
+    tmp_path: Path, clock: Clock, days: Callable[[float], None]
+) -> None:
+    """The action for the range before it may have failed, and a mark says so of all that lies before it."""
+    bucket = WatchedBucket()
+    with open_at(tmp_path / "data", bucket, clock, settings=settings()) as store:
+        topic: Any = fill_in_turn(store, 20)
+        store.tier()
+        erasure = topic.erase(["b"])
+        store.tierer.erasures.exchange()
+        action = Erase(
+            topic="t", partition=0, segment_id=None, base_offset=10, end_offset=20, bytes=0, reason="a test"
+        )
+        assert store.tierer.handlers[Erase](action) == 0
+        run_passes(store, clock, days)
+        assert (erasure.state, erasure.rows) == ("done", 7)
+    assert published(bucket) == [b"%d" % number for number in range(20) if number % 3 != 1]
