@@ -92,7 +92,7 @@ def operation_of(request: Request) -> str:
 
 def deleted_by(request: Request) -> list[str]:
     """Return the keys of a DeleteObjects."""
-    return _texts(request, "Key")
+    return texts_of(request, "Key")
 
 
 class S3:
@@ -211,9 +211,9 @@ class S3:
         return Answer(204)
 
     def DeleteObjects(self, request: Request) -> Answer:
-        keys, versions = deleted_by(request), _texts(request, "VersionId")
+        keys, versions = deleted_by(request), texts_of(request, "VersionId")
         if versions and (self.held_until is not None or self.legal_hold):
-            return _document(
+            return document(
                 "DeleteResult",
                 *(
                     f"<Error><Key>{escape(key)}</Key><VersionId>{version}</VersionId><Code>AccessDenied</Code>"
@@ -227,7 +227,7 @@ class S3:
                     self.old.pop((place, versions.pop(0)), None)
                 elif (found := self.objects.pop(place, None)) and self.keeps_versions:
                     self.old[place, uuid4().hex] = found
-        return _document("DeleteResult")
+        return document("DeleteResult")
 
     def _received(self, request: Request) -> Stored:
         declared = request.headers.get(_CRC, "")
@@ -249,7 +249,7 @@ class S3:
         upload_id = uuid4().hex
         with self._lock:
             self.uploads[upload_id] = Unfinished(request.place, datetime.now(UTC), _kept(request))
-        return _document("InitiateMultipartUploadResult", f"<UploadId>{upload_id}</UploadId>")
+        return document("InitiateMultipartUploadResult", f"<UploadId>{upload_id}</UploadId>")
 
     def UploadPart(self, request: Request) -> Answer:
         part = self._received(request)
@@ -258,7 +258,7 @@ class S3:
 
     def CompleteMultipartUpload(self, request: Request) -> Answer:
         upload = self._upload(request)
-        found = [upload.parts.get(int(number)) for number in _texts(request, "PartNumber")]
+        found = [upload.parts.get(int(number)) for number in texts_of(request, "PartNumber")]
         parts = [part for part in found if part]
         if len(parts) < len(found):
             raise Refused(400, "InvalidPart")
@@ -273,7 +273,7 @@ class S3:
         if new.crc:
             kind = _crc_type(new.crc)
             about += f"<ChecksumCRC32C>{new.crc}</ChecksumCRC32C><ChecksumType>{kind}</ChecksumType>"
-        return _document("CompleteMultipartUploadResult", about, headers=_written(new))
+        return document("CompleteMultipartUploadResult", about, headers=_written(new))
 
     def AbortMultipartUpload(self, request: Request) -> Answer:
         self._upload(request)
@@ -313,7 +313,7 @@ class S3:
             key, upload_id, _ = found[_PAGE_UPLOADS_MAX - 1]
             following = f"<NextKeyMarker>{escape(key.removeprefix(home))}</NextKeyMarker>"
             following += f"<NextUploadIdMarker>{upload_id}</NextUploadIdMarker>"
-        return _document("ListMultipartUploadsResult", _truncated(more), following, rows)
+        return document("ListMultipartUploadsResult", _truncated(more), following, rows)
 
     def ListObjectVersions(self, request: Request) -> Answer:
         home = _home(request)
@@ -325,7 +325,7 @@ class S3:
                 for (place, version), stored in sorted(self.old.items())
                 if place.startswith(first)
             ]
-        return _document("ListVersionsResult", _truncated(None), *rows)
+        return document("ListVersionsResult", _truncated(None), *rows)
 
     def ListObjectsV2(self, request: Request) -> Answer:
         home, query = _home(request), request.query
@@ -362,7 +362,7 @@ class S3:
             )
         coding = "<EncodingType>url</EncodingType>" if coded else ""
         count = f"<KeyCount>{len(rows)}</KeyCount>"
-        return _document("ListBucketResult", _truncated(following), count, coding, following, *rows.values())
+        return document("ListBucketResult", _truncated(following), count, coding, following, *rows.values())
 
 
 def _home(request: Request) -> str:
@@ -373,7 +373,7 @@ def _kept(request: Request) -> dict[str, str]:
     return {name: request.headers[name] for name in _KEPT if name in request.headers}
 
 
-def _texts(request: Request, tag: str) -> list[str]:
+def texts_of(request: Request, tag: str) -> list[str]:
     return [node.text or "" for node in ElementTree.fromstring(request.body).iter() if node.tag.endswith(tag)]
 
 
@@ -406,7 +406,7 @@ def _written(new: Stored) -> dict[str, str]:
     return {"ETag": new.etag, **about, **({_CRC: new.crc} if new.crc else {})}
 
 
-def _document(name: str, *inside: str, headers: dict[str, str] | None = None) -> Answer:
+def document(name: str, *inside: str, headers: dict[str, str] | None = None) -> Answer:
     space = "http://s3.amazonaws.com/doc/2006-03-01/"
     body = f"<?xml version='1.0' encoding='UTF-8'?><{name} xmlns='{space}'>{''.join(inside)}</{name}>"
     return Answer(200, body.encode(), {"Content-Type": "application/xml", **(headers or {})})

@@ -62,6 +62,35 @@ def until_done(store: Any, clock: Clock, days: Callable[[float], None], erasure:
     raise AssertionError(erasure.waits_for)
 
 
+def test_a_topic_that_goes_on_holds_up_no_erasure(
+    tmp_path: Path, url: str, clock: Clock, days: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whenever a pass looks at the table, objects of its newest version were replaced since."""
+    monkeypatch.setattr(table_passes, "HEADS_SECONDS", 0.0)
+    rules = stepwise(offload={"after": "0s", "tail_interval": "1s"}, table={"every": "1m"})
+    with open_store(tmp_path / "data", url, clock, settings=rules) as store:
+        topic = store.create_topic("t", schema=pa.schema([("user", pa.string())]), key="user")
+        append(topic, "ann", NEEDLE.decode())
+        store.tier()
+        erasure = topic.erase([NEEDLE.decode()])
+        for _ in range(8):
+            topic.append({"user": "cid"})
+            topic.flush()
+            store.tierer.tail_pass()
+            # The file system gives the times of this machine, and the bucket's clock goes ahead of it.
+            written = set((tmp_path / "bucket").glob("t/*/table/metadata/*"))
+            store.tierer.tables.run()
+            for path in set((tmp_path / "bucket").glob("t/*/table/metadata/*")) - written:
+                os.utime(path, (erasures.server_seconds(store.context.tiers.object_store),) * 2)
+            topic.roll()
+            clock.advance(2 * 86400)
+            store.tierer.full_pass()
+            days(2)
+            store.sweep()
+        assert (erasure.state, erasure.waits_for) == ("done", "")
+    assert files_with(tmp_path, NEEDLE) == []
+
+
 def test_a_manifest_of_the_second_of_the_rewriting_is_waited_for(
     tmp_path: Path, store: Any, clock: Clock, days: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

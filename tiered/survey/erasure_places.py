@@ -6,7 +6,7 @@ that the other one knows.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from enum import Enum
 from pathlib import Path
 
@@ -93,12 +93,20 @@ def unfinished_uploads(
                 yield upload
 
 
-def old_versions(store: ObjectStore, prefixes: Iterable[str]) -> Iterator[OldVersion]:
-    """Yield the old versions, below prefixes of topics, of objects with values of rows: data, and files of the live table."""
+def old_versions(store: ObjectStore, prefixes: Iterable[str], named: Collection[str]) -> Iterator[OldVersion]:
+    """Yield the old versions, below prefixes of topics, of objects with values of rows: data, and files of the live table.
+
+    Parameters
+    ----------
+    named
+        The names of the objects that heads name. They were checked, and no name is used twice: if somebody has deleted such an
+        object, its old version is all that is left of live records.
+    """
     if not isinstance(store, KeepsVersions):
         return
     for prefix in prefixes:
         for item in store.old_versions(prefix):
             name = item.key.removeprefix(prefix)
-            if "/data/" in name or name.startswith("table/"):
+            is_data = "/data/" in name and name.rpartition("/")[2] not in named
+            if is_data or name.startswith("table/"):
                 yield item

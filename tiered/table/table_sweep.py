@@ -22,7 +22,7 @@ the folder nor an object of the topic is (promise P10).
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from functools import cached_property
 from typing import Any
 from uuid import UUID
@@ -233,17 +233,25 @@ def stale_files(
         return
     current = newest[1].current_snapshot()
     manifests = list(reader.manifests([] if current is None else [current]))
-    for manifest in manifests:
-        names = (
-            entry.data_file.file_path.rpartition("/")[2] for entry in reader.files.read_manifest(manifest)
+    # The objects of a topic that goes on are replaced after each publication.
+    if current is not None and _written(listed, reader.files.key(current.manifest_list)) < before_seconds:
+        named_objects = (
+            entry.data_file.file_path.rpartition("/")[2]
+            for manifest in manifests
+            for entry in reader.files.read_manifest(manifest)
         )
-        if any(name not in live for name in names):
+        if any(name not in live for name in named_objects):
             yield f"{reader.folder.url(newest[0])} names objects from before, with bounds of their columns"
     named = {reader.files.key(manifest.manifest_path) for manifest in manifests}
     for info in listed:
         name = info.key.rpartition("/")[2]
         if name.startswith("manifest-") and info.key not in named and info.modified_seconds < before_seconds:
             yield f"{info.key} is of an old snapshot and has values of columns; it goes after sweep.grace"
+
+
+def _written(listed: Iterable[ObjectInfo], key: str) -> float:
+    """Return when a file was written (Unix, the server's clock); 0 if it is not listed, as one of after the listing."""
+    return next((info.modified_seconds for info in listed if info.key == key), 0.0)
 
 
 def _is_ours(key: str) -> bool:

@@ -252,13 +252,16 @@ class Traces:
         for upload in unfinished_uploads(store, self._prefixes(erasure), erasure.clean_seconds):
             yield f"the unfinished upload of {upload.key}; a sweep aborts it"
 
-    def _versions(self, erasure: LedgerEntry, _: TopicMeta | None) -> Iterator[str]:
-        """Delete old versions, which are of objects that are gone: no name is used twice."""
-        store = self._context.tiers.object_store
-        doomed = list(old_versions(store, self._prefixes(erasure)))
-        if doomed and isinstance(store, KeepsVersions):
-            store.delete_versions(doomed)
-        yield from ()
+    def _versions(self, erasure: LedgerEntry, meta: TopicMeta | None) -> Iterator[str]:
+        """Delete old versions of objects that are gone."""
+        store, prefixes = self._context.tiers.object_store, self._prefixes(erasure)
+        named = {name for item in self._topics_of(erasure, meta) for name in self._live(item)}
+        doomed = list(old_versions(store, prefixes, named))
+        if not doomed or not isinstance(store, KeepsVersions):
+            return
+        store.delete_versions(doomed)
+        for item in old_versions(store, prefixes, named):
+            yield f"the bucket keeps an old version of {item.key} that was deleted; the pass after the next sweep looks again"
 
     def _values(self, erasure: LedgerEntry, _: TopicMeta | None) -> Iterator[str]:
         store = self._context.tiers.object_store

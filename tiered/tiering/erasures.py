@@ -63,6 +63,8 @@ class _State:
     """What this process has done since it opened the store."""
 
     exchanged: bool = False
+    # The erasures that have ended in the bucket's ledger.
+    ended: frozenset[UUID] = frozenset()
     # Why the bucket does not delete the values of erasures that have ended.
     undeleted: TieredError | None = None
     # The open erasures whose values are here and in the bucket.
@@ -124,7 +126,7 @@ class Erasures:
         here = {item.id for item in ours if self._may_go_on(item)}
         both = merge_ledgers(ours, merged)
         self._adopt([item for item in both if item.id not in here])
-        ended = {item.id for item in merged if not item.is_open}
+        ended = self._state.ended = frozenset(item.id for item in merged if not item.is_open)
         open_here = {item.id for item in ours if item.is_open}
         drops = not exchanged or not open_here.isdisjoint(ended)
         if drops and ended and not self._drop_stored(merged):
@@ -156,7 +158,9 @@ class Erasures:
         store = self._context.tiers.object_store
         stored = stored_values(store) if any(item.is_open for item in erasures) else frozenset()
         for erasure in erasures:
-            data = self._values_here(erasure) if erasure.is_open else None
+            # Those of an erasure that has ended in the bucket are there to be deleted.
+            goes_on = erasure.is_open and erasure.id not in self._state.ended
+            data = self._values_here(erasure) if goes_on else None
             if data is not None:
                 if erasure.values_name not in stored:
                     put_values(store, erasure, data)

@@ -273,12 +273,7 @@ class ErasedSearch:
         store, meta = self._store, self._meta
         if store is None:
             return
-        live: set[str] = set()
-        for partition in range(meta.partitions):
-            manifest = self._tiers.cold(meta, partition)
-            loaded = manifest.load()
-            if loaded is not None:
-                live.update(entry.name for entry in manifest.entries(loaded.head))
+        live = self._live(meta)
         where = object_url(store, f"{topic_prefix(meta.name, meta.topic_id)}table/")
         try:
             for reason in stale_files(
@@ -288,6 +283,16 @@ class ErasedSearch:
         except (ImportError, TieredError) as error:
             yield Trace(where, None, None, str(error))
 
+    def _live(self, meta: TopicMeta) -> set[str]:
+        """Return the names of all objects that the heads of a topic name."""
+        live: set[str] = set()
+        for partition in range(meta.partitions if self._store is not None else 0):
+            manifest = self._tiers.cold(meta, partition)
+            loaded = manifest.load()
+            if loaded is not None:
+                live.update(entry.name for entry in manifest.entries(loaded.head))
+        return live
+
     def _uploads(self) -> Iterator[Trace]:
         store = self._store
         for upload in () if store is None else unfinished_uploads(store, self._prefixes, self._since):
@@ -296,7 +301,8 @@ class ErasedSearch:
 
     def _versions(self) -> Iterator[Trace]:
         store = self._store
-        for item in () if store is None else old_versions(store, self._prefixes):
+        named = {name for meta in self._present(self._meta, self._log) for name in self._live(meta)}
+        for item in () if store is None else old_versions(store, self._prefixes, named):
             assert store is not None
             if item.modified_seconds < self._since:
                 yield Trace(object_url(store, item.key), None, None, "an old version of an object")

@@ -57,7 +57,7 @@ ANSWERS = [
     (400, "EntityTooLarge", "upload", FOR_GOOD, "EntityTooLarge (words)"),
     # In an answer to DeleteObjects each object has a code of its own and no status.
     (0, "InternalError", "delete", PASSING, "may pass"),
-    (0, "AccessDenied", "delete", FOR_GOOD, "grant them access"),
+    (0, "AccessDenied", "delete", FOR_GOOD, "answered AccessDenied (words); grant them s3:DeleteObject;"),
 ]
 
 RAISED = [

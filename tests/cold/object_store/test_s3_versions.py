@@ -11,7 +11,7 @@ import pytest
 
 import tiered
 from tests.support.clock import Clock
-from tests.support.s3_server import S3, operation_of, s3_thread
+from tests.support.s3_server import S3, deleted_by, document, operation_of, s3_thread, texts_of
 from tests.support.scripted_server import refusal
 from tests.support.stores import open_store, stepwise
 from tiered.cold.object_store.connect import open_object_store
@@ -98,6 +98,38 @@ def test_an_erasure_deletes_old_versions_too(
     assert not any(b"<of b>" in part for _, part in kept(versioned, s3_bucket))
 
 
+def test_an_erasure_leaves_what_brings_a_live_object_back(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Any, clock: Clock
+) -> None:
+    """Somebody has deleted an object of the log, and only its old version has these records."""
+    server = S3()
+    server.keeps_versions = True
+    base = stepwise(offload={"after": "0s", "tail_interval": "off"})
+    settings = tiered.Settings.model_validate({**base.to_json(), "sweep": {"grace": "0s", "every": "off"}})
+    with s3_thread(server) as (url, _):
+        monkeypatch.setenv("AWS_ENDPOINT_URL", url)
+        with open_store(tmp_path / "data", "s3://b/p", clock, settings=settings) as store:
+            topic = store.create_topic("t")
+            for key in ("a", "b"):
+                topic.append(b"<of %s>" % key.encode(), key=key)
+                topic.roll()
+            erasure = topic.erase(["b"])
+            while erasure.state != "sweeping":
+                store.tier()
+            (lost,) = (key for key in server.objects if "/data/" in key and "/00000000000000000000-" in key)
+            open_object_store("s3://b/p").delete([lost.removeprefix("b/p/")])
+            for _ in range(6):
+                store.tierer.run_once()
+                store.sweep()
+                clock.advance(60)
+            assert (erasure.state, erasure.waits_for) == ("done", "")
+            found = [stored for (place, _), stored in server.old.items() if place == lost]
+            assert len(found) == 1
+            assert [place for place, _ in server.old if "/data/" in place] == [lost]
+            server.objects[lost] = found[0]
+            assert topic.scan().to_arrow()["value"].to_pylist() == [b"<of a>"]
+
+
 @pytest.mark.parametrize(("status", "code"), [(405, "MethodNotAllowed"), (501, "NotImplemented")])
 def test_a_server_without_versions_keeps_none(
     status: int, code: str, monkeypatch: pytest.MonkeyPatch
@@ -111,18 +143,101 @@ def test_a_server_without_versions_keeps_none(
         assert list(open_object_store("s3://b/p").old_versions("t/")) == []
 
 
-def test_who_may_not_list_versions_learns_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An erasure then waits and says why: nobody knows whether there are any."""
-    server = S3(
-        fault=lambda request: (
-            refusal(403, "AccessDenied") if operation_of(request) == "ListObjectVersions" else None
-        )
+def versions_of(request: Any) -> list[str]:
+    """The versions that a request deletes."""
+    return texts_of(request, "VersionId") if operation_of(request) == "DeleteObjects" else []
+
+
+def refusing_versions(request: Any, part: str = "") -> Any:
+    """Answer that these keys may not delete the versions whose keys have this part."""
+    versions = versions_of(request)
+    keys = deleted_by(request) if versions else []
+    if not any(part in key for key in keys):
+        return None
+    return document(
+        "DeleteResult",
+        *(
+            f"<Error><Key>{key}</Key><VersionId>{version}</VersionId><Code>AccessDenied</Code></Error>"
+            for key, version in zip(keys, versions, strict=True)
+        ),
     )
+
+
+RIGHTS = {
+    "list": (
+        lambda request: (
+            refusal(403, "AccessDenied") if operation_of(request) == "ListObjectVersions" else None
+        ),
+        "s3:ListBucketVersions",
+    ),
+    "delete": (refusing_versions, "s3:DeleteObjectVersion"),
+    "delete values": (lambda request: refusing_versions(request, "erasures/"), "s3:DeleteObjectVersion"),
+}
+
+
+@pytest.mark.parametrize("right", RIGHTS)
+def test_an_erasure_waits_for_a_right_and_names_it(
+    right: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Any, clock: Clock
+) -> None:
+    """No pass uploads anything again meanwhile: each copy would be one more old version."""
+    server = S3()
+    server.keeps_versions = True
+    base = stepwise(offload={"after": "0s", "tail_interval": "off"})
+    settings = tiered.Settings.model_validate({**base.to_json(), "sweep": {"grace": "0s", "every": "off"}})
     with s3_thread(server) as (url, _):
         monkeypatch.setenv("AWS_ENDPOINT_URL", url)
-        boto3.client("s3", endpoint_url=url).create_bucket(Bucket="b")
-        with pytest.raises(ColdStorageError, match="cannot list versions"):
-            list(open_object_store("s3://b/p").old_versions("t/"))
+        with open_store(tmp_path / "data", "s3://b/p", clock, settings=settings) as store:
+            topic = store.create_topic("t")
+            topic.append(b"<of b>", key="b")
+            topic.append(b"<of a>", key="a")
+            erasure = topic.erase(["b"])
+            fault, name = RIGHTS[right]
+            server.fault = fault  # type: ignore[assignment]
+            copies = []
+            for _ in range(6):
+                store.tierer.run_once()
+                store.sweep()
+                clock.advance(60)
+                copies.append(sum("/data/" in place or "/erasures/" in place for place, _ in server.old))
+            assert erasure.state == "sweeping"
+            assert f"grant them {name}" in erasure.waits_for
+            assert len(set(copies[3:])) == 1
+            server.fault = lambda request: None
+            for _ in range(2):
+                store.tier()
+                store.sweep()
+            store.tier()
+            assert (erasure.state, erasure.waits_for) == ("done", "")
+            assert not any("/data/" in place or "/erasures/" in place for place, _ in server.old)
+
+
+def test_an_erasure_looks_whether_old_versions_are_gone(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Any, clock: Clock
+) -> None:
+    """Not every server that says so has deleted them."""
+    server = S3()
+    server.keeps_versions = True
+    base = stepwise(offload={"after": "0s", "tail_interval": "off"})
+    settings = tiered.Settings.model_validate({**base.to_json(), "sweep": {"grace": "0s", "every": "off"}})
+    with s3_thread(server) as (url, _):
+        monkeypatch.setenv("AWS_ENDPOINT_URL", url)
+        with open_store(tmp_path / "data", "s3://b/p", clock, settings=settings) as store:
+            topic = store.create_topic("t")
+            topic.append(b"<of b>", key="b")
+            topic.append(b"<of a>", key="a")
+            erasure = topic.erase(["b"])
+            server.fault = lambda request: document("DeleteResult") if versions_of(request) else None
+            for _ in range(6):
+                store.tier()
+                store.sweep()
+                clock.advance(60)
+            assert erasure.state == "sweeping"
+            assert "the bucket keeps an old version of t/" in erasure.waits_for
+            server.fault = lambda request: None
+            store.sweep()
+            store.tier()
+            assert (erasure.state, erasure.waits_for) == ("done", "")
+        assert not any(b"<of b>" in stored.data for stored in server.old.values())
 
 
 @pytest.mark.extended

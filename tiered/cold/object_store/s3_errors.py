@@ -41,6 +41,17 @@ _CREDENTIALS = {
     "SignatureDoesNotMatch": "the secret key does not fit the access key",
     "TokenRefreshRequired": "the session has expired: renew it",
 }
+# What a refused operation needs. A refused read or write may also lack the right to a key of the encryption.
+_RIGHTS = {
+    "abort": "s3:AbortMultipartUpload",
+    "delete": "s3:DeleteObject",
+    "delete versions of": "s3:DeleteObjectVersion, unless Object Lock holds them, which only s3:GetObjectRetention and "
+    "s3:GetObjectLegalHold show",
+    "folders": "s3:ListBucket",
+    "list": "s3:ListBucket",
+    "list uploads of": "s3:ListBucketMultipartUploads",
+    "list versions of": "s3:ListBucketVersions",
+}
 # "403" stands for a refused HEAD, which has no body with a code.
 _KEYS = {
     "403",
@@ -116,7 +127,7 @@ def translate(
     error
         Raised by botocore, or while reading a body that it returned.
     operation
-        Method of the object store: ``get``, ``put``, ``upload``, ``stat``, ``list``, ``folders``, ``delete``.
+        What was asked of the object store, such as ``get``, ``put``, ``upload``, ``stat``, ``list``, ``delete versions of``.
     key, url
         The object, relative to the store, and the store (``s3://bucket/prefix``).
     endpoint
@@ -189,8 +200,9 @@ def _translate_answer(
     message = _one_line(str(error.response.get("Error", {}).get("Message", "")))
     status = status_of(error)
     # Without an error's body, the SDK takes the status for its code.
-    named = f" {code}" if code not in ("", str(status)) else ""
-    answer = f"answered {status}{named}" + (f" ({message})" if message else "")
+    named = [str(status)] if status else []  # an error about one of many objects has none
+    named += [code] if code not in ("", str(status)) else []
+    answer = f"answered {' '.join(named)}" + (f" ({message})" if message else "")
     transient = code in _TRANSIENT or status in (408, 429) or (status >= 500 and status != 501)
     if error.operation_name in _ROLES:
         answer = f"no credentials: {error.operation_name} {answer}"
@@ -217,6 +229,8 @@ def _translate_answer(
         return ColdStorageError(f"{subject}: {answer}; check HTTP_PROXY, HTTPS_PROXY and NO_PROXY")
     if code in _CREDENTIALS or status in (401, 403):
         hint = _CREDENTIALS.get(code, "it refuses these credentials")
+        if code == "AccessDenied" and operation in _RIGHTS:
+            hint = f"grant them {_RIGHTS[operation]}"
         if code == "AccessDenied" and operation in ("get", "stat"):
             hint += " (without s3:ListBucket, S3 says so of an object that is not there)"
         return ColdStorageError(f"{subject}: {answer}; {hint}; {_CHAIN}")

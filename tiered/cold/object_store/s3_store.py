@@ -149,9 +149,8 @@ class S3Store:
         ColdStorageError
             Some of the keys could not be deleted; the others may have been.
         """
-        self._raise_undeleted(
-            self._delete([{"Key": self._client.prefix + key} for key in dict.fromkeys(map(check_key, keys))])
-        )
+        wanted = [{"Key": self._client.prefix + key} for key in dict.fromkeys(map(check_key, keys))]
+        self._raise_undeleted(self._delete("delete", wanted), "delete")
 
     def old_versions(self, prefix: str) -> Iterator[OldVersion]:
         """See `KeepsVersions.old_versions`; a server without this request keeps none."""
@@ -167,26 +166,27 @@ class S3Store:
         wanted = list(versions)
         prefix = self._client.prefix
         undeleted = self._delete(
-            [{"Key": prefix + check_key(item.key), "VersionId": item.version_id} for item in wanted]
+            "delete versions of",
+            [{"Key": prefix + check_key(item.key), "VersionId": item.version_id} for item in wanted],
         )
         denied = {row.get("Key") for row in undeleted if row.get("Code") == "AccessDenied"}
         refused = [(item.key, item.version_id) for item in wanted if prefix + item.key in denied]
         held = error_of_held(self._client, refused) if refused else None
         if held is not None:
             raise held
-        self._raise_undeleted(undeleted)
+        self._raise_undeleted(undeleted, "delete versions of")
 
     def hold_on(self, key: str) -> str:
         """See `KeepsVersions.hold_on`."""
         return str(hold_on(self._client, check_key(key)) or "")
 
-    def _delete(self, objects: Sequence[dict[str, str]]) -> Sequence[dict[str, str]]:
+    def _delete(self, operation: str, objects: Sequence[dict[str, str]]) -> Sequence[dict[str, str]]:
         """Delete objects or versions; return the errors of those that were not."""
         undeleted: list[dict[str, str]] = []
         for start in range(0, len(objects), _DELETE_KEYS_MAX):
             batch = objects[start : start + _DELETE_KEYS_MAX]
             answer = self._client.call(
-                "delete",
+                operation,
                 f"({len(batch)} objects)",
                 "delete_objects",
                 Delete={"Objects": batch, "Quiet": True},
@@ -394,13 +394,13 @@ class S3Store:
                 )
             arguments["ContinuationToken"] = token
 
-    def _raise_undeleted(self, errors: Iterable[dict[str, str]]) -> None:
+    def _raise_undeleted(self, errors: Iterable[dict[str, str]], operation: str) -> None:
         failed = [error for error in errors if error.get("Code") != "NoSuchKey"]
         if not failed:
             return
         first = ClientError({"Error": failed[0]}, "DeleteObjects")
         key = failed[0].get("Key", "")[len(self._client.prefix) :]
-        translated = translate(first, "delete", key, self.url)
+        translated = translate(first, operation, key, self.url)
         translated.args = (f"{translated.args[0]} ({len(failed)} objects were not deleted)",)
         raise translated
 
