@@ -285,3 +285,24 @@ def test_a_paused_participant_keeps_its_transactions_in_the_log(tmp_path: Path) 
         store.tierer.tail_pass()
         with tiered.open(BUCKET, host=host_of(recorder)) as reader:
             assert seen_in(reader) == [wanted, wanted]
+
+
+def test_a_reader_from_before_the_first_transaction_sees_no_part_of_it(tmp_path: Path) -> None:
+    """Nothing but `store.json` says that there are transactions now."""
+    (tmp_path / "life").mkdir()
+    recorder = Recorder(tmp_path / "life")
+    with opened(recorder, BUCKET) as store:
+        topic = store.create_topic("events", partitions=2)
+        topic.append(b"1", partition=0)
+        topic.flush()
+        store.tierer.tail_pass()
+        with tiered.open(BUCKET, host=host_of(recorder)) as reader:
+            seen = [reader.topic("events").scan().to_arrow()["value"].to_pylist()]
+            with store.transaction() as transaction:
+                for partition in (0, 1):
+                    transaction.append("events", b"2", partition=partition)
+            store.flush()
+            for partition in (0, 1):
+                store.tierer.tails.publish(topic.meta, partition)
+                seen.append(reader.topic("events").scan().to_arrow()["value"].to_pylist())
+    assert seen == [[b"1"], [b"1"], [b"1", b"2", b"2"]]

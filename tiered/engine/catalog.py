@@ -66,8 +66,19 @@ class BucketCatalog:
         return TopicMeta.from_json(document, where=f"{self._bucket.store.url}/{meta.name}/topic.json")
 
     def features(self) -> frozenset[str]:
-        """Return the features of the store as it was opened."""
+        """Return the features of the store as this process last read them."""
         return self._features
+
+    def gained(self, feature: str) -> bool:
+        """Whether the store has a feature by now, by one GET unless that is known: a store never loses one.
+
+        Raises
+        ------
+        CorruptionError, UnsupportedFormat, ColdStorageError
+        """
+        if feature not in self._features:
+            self.open_store()
+        return feature in self._features
 
     def _is_listed(self, name: str) -> bool:
         try:

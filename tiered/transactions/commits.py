@@ -368,9 +368,14 @@ class Commits:
     def _begin_reading(self, *, several: bool, needs_log: bool) -> Reading:
         if self._context.lifecycle.writes:
             return WriterReading(self.log)
-        features = self._context.catalog.features
+        catalog = self._context.catalog
+        known = TRANSACTIONS_FEATURE in catalog.features()
         return LogReading(
-            self.log, lambda: TRANSACTIONS_FEATURE in features(), several=several, needs_log=needs_log
+            self.log,
+            known,
+            lambda: catalog.gained(TRANSACTIONS_FEATURE),
+            several=several,
+            needs_log=needs_log,
         )
 
     def log_end_before(self, meta: TopicMeta, partition: int) -> int | None:

@@ -52,7 +52,9 @@ class LogReading:
     Parameters
     ----------
     has_transactions
-        Whether the store has the feature, which it gets before its first transaction.
+        Whether the store is known to have the feature, which it gets before its first transaction.
+    gained_transactions
+        Whether it has the feature by now.
     several
         Whether it is a read of several partitions, which a restore to a time moves one by one.
     needs_log
@@ -64,15 +66,21 @@ class LogReading:
     """
 
     def __init__(
-        self, log: TransactionLog, has_transactions: Callable[[], bool], *, several: bool, needs_log: bool
+        self,
+        log: TransactionLog,
+        has_transactions: bool,
+        gained_transactions: Callable[[], bool],
+        *,
+        several: bool,
+        needs_log: bool,
     ) -> None:
         self._log = log
-        self._has_transactions = has_transactions
+        self._gained_transactions = gained_transactions
         self._needs_log = needs_log
         self._is_damaged = False
         self._before: LogPoint | None = None
         try:
-            self._before = log.point() if has_transactions() else None
+            self._before = log.point() if has_transactions else None
             if several and self._before is not None:
                 log.check_all_moved()
         except CorruptionError:
@@ -84,7 +92,7 @@ class LogReading:
         before = self._before
         if before is None:
             # A first transaction may have been committed since.
-            return dict(ends) if self._is_damaged or not self._has_transactions() else None
+            return dict(ends) if self._is_damaged or not self._gained_transactions() else None
         try:
             later = self._log.parts_since(before)
         except CorruptionError:

@@ -147,6 +147,10 @@ class Catalog:
 
         return self._features.read(str(path), read)
 
+    def gained(self, feature: str) -> bool:
+        """Whether the store has a feature by now; `engine.catalog.BucketCatalog` asks its bucket for it."""
+        return feature in self.features()
+
     def add_feature(self, name: str) -> None:
         """Say durably that the store uses a feature; several threads and processes may call this.
 
