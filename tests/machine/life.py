@@ -48,6 +48,7 @@ class Life(Actor):
         self.grace = grace
         self.deleted = deleted
         self.published: Published = {}
+        self.restored: set[str] = set()
 
     def settings(self, **rules: Any) -> tiered.Settings:
         bucket = {
@@ -119,6 +120,7 @@ class Life(Actor):
                     )
                 self.published[name, partition] = end
                 logs.append(Log(log.values[:end], {0, end}, end, end, (start, start)))
+            self.restored.add(name)
             self.model.topics[name] = (TopicModel(name, logs, columns),)
         self.model.created = True
         self.model.mark()
@@ -130,6 +132,7 @@ class Life(Actor):
         return {name: topic for name, (topic,) in self.model.topics.items() if topic is not None}
 
     def create(self, name: str, partitions: int = 1, columns: tuple[str, ...] = ()) -> None:
+        self.restored.discard(name)
         try:
             super().create(name, partitions, columns)
         except tiered.ColdStorageError:
@@ -170,7 +173,14 @@ class Life(Actor):
         grown = TopicModel(name, [*topic.logs, Log()], topic.columns)
         self.model.topics[name] = (topic, grown)
         self.model.mark()
-        self.store.topic(name).add_partitions(len(grown.logs))
+        try:
+            self.store.topic(name).add_partitions(len(grown.logs))
+        except tiered.ColdStorageError:
+            if not self.cloud.struck or name not in self.restored:
+                raise
+            self.model.topics[name] = (topic,)  # nobody knows which lineages the new partition has had
+            self.model.mark()
+            return
         self.model.topics[name] = (grown,)
         self.model.mark()
 

@@ -101,3 +101,17 @@ def test_what_was_deleted_before_it_was_shipped_is_no_beginning_of_a_restored_lo
     assert life.published == {("orders", 1): 3}
     world.restore(keep=False, skew_seconds=0)
     world.life.scan()
+
+
+def test_a_restored_topic_gets_no_partition_while_the_bucket_is_away(world: World) -> None:
+    world.life.create("orders")
+    world.life.append("orders", 1)
+    world.life.roll("orders")
+    world.life.pass_(OFFLOAD_US)
+    world.restore(keep=False, skew_seconds=0)
+    for away in (True, False):
+        world.cloud.away = away
+        world.life.add_partition("orders")
+        assert len(world.life.topics()["orders"].logs) == (1 if away else 2)
+    world.life.append("orders", 2)
+    world.life.scan()
