@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import pytest
 import tiered
 from tests.cli.commands import one_error
 from tests.support.clock import Clock
+from tiered.cli import options
 from tiered.engine.host import Host
 from tiered.monitor.explain import explain_topic
 
@@ -91,7 +92,7 @@ def test_on_a_full_disk_the_oldest_file_of_the_store_leaves_first(
         younger.roll()
         store.tier(store.context.clock() // 1000 + 11 * 60_000)
     usage = shutil.disk_usage(config)._replace(total=1 << 30, free=((1 << 30) // 20) - 1)
-    monkeypatch.setattr("tiered.opening.Host", partial(Host, disk_usage=lambda _: usage))
+    monkeypatch.setattr(options, "VIEWER", replace(options.VIEWER, disk_usage=lambda _: usage))
     for topic, expected in (
         ("orders", "51.2MiB of disk free < local_retention.free_disk 51.2MiB"),
         ("younger", "local_retention.age 6h"),

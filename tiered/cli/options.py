@@ -138,7 +138,8 @@ def names_server(path: str) -> bool:
     return path.startswith(("grpc:", "grpc+"))
 
 
-_LOOKING = Host(open_bucket=lambda url, options: open_object_store(url, options.for_a_look()))
+VIEWER = Host(open_bucket=lambda url, options: open_object_store(url, options.for_a_look()))
+"""The host of commands that only show something."""
 
 
 def open_for_reading(settings: Settings) -> Store:
@@ -148,12 +149,12 @@ def open_for_reading(settings: Settings) -> Store:
 
 def open_to_look(settings: Settings) -> Store:
     """Open the store as `open_for_reading` does, for a view: its user waits, so a silent bucket is given up sooner."""
-    return open_store(settings.store.path, settings=settings, read_only=True, host=_LOOKING)
+    return open_store(settings.store.path, settings=settings, read_only=True, host=VIEWER)
 
 
 def open_to_plan(settings: Settings) -> LocalStore:
     """Open the store for plans alone; see `open_to_look`."""
-    return open_local_store(settings.store.path, settings=settings, tierer=True, host=_LOOKING)
+    return open_local_store(settings.store.path, settings=settings, tierer=True, host=VIEWER)
 
 
 def open_for_writing(settings: Settings, *, daemon: bool = False) -> Store:

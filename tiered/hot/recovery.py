@@ -16,7 +16,7 @@ from ..format.schema import body_schema
 from ..format.segment import SegmentHeader
 from ..format.segment_facts import ProducerState, SegmentFacts
 from ..format.topic_meta import TopicMeta
-from ..warm.filesystem import FileSystem
+from ..warm.filesystem import FileSystem, ReadErrors
 from ..warm.partition_directory import list_segments
 from ..warm.segment_reader import SegmentFile
 from ..warm.segment_writer import SegmentWriter
@@ -66,7 +66,7 @@ def open_active(
 
     Raises
     ------
-    CorruptionError, UnsupportedFormat, DiskFull
+    CorruptionError, UnsupportedFormat, DiskFull, FileUnreadable
     """
     listing = list_segments(directory)
     if not listing.segments:
@@ -85,7 +85,8 @@ def open_active(
             path, scan.file_bytes - scan.end_position, scan.end_offset, scan.damage.reason,
         )  # fmt: skip
     _pin(scan.producers, newest, options.pinned)
-    segment = SegmentWriter.resume(options.fs, path, newest.header, scan)
+    with ReadErrors(path):
+        segment = SegmentWriter.resume(options.fs, path, newest.header, scan)
     if newest.header.schema_id == meta.schema_id:
         return segment
     # The last writer died after the schema grew and before the roll.

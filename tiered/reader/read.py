@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from functools import lru_cache, partial
-from pathlib import Path
 
 import pyarrow as pa
 
@@ -14,7 +13,7 @@ from ..format.block import FLAG_OFFSETS, BlockHeader, beside
 from ..format.predicate import Known
 from ..format.row_filter import ALL_ROWS, RowFilter, range_statistics
 from ..format.topic_meta import TopicMeta
-from ..warm.filesystem import ReadErrors
+from ..warm.filesystem import file_status
 from ..warm.segment_reader import Block, SegmentFile
 from .prefetch import SplitsAhead
 from .rows import Query, RowAssembler, rows_only
@@ -107,8 +106,7 @@ def read_split(
 def _check_exists(source: object) -> None:
     """Raise `FileNotFoundError` for a file that is still open here, and was deleted."""
     if isinstance(source, WarmSource):
-        with ReadErrors(source.path):
-            Path(source.path).stat()
+        file_status(source.path)
 
 
 def _relocate(access: Tiers, meta: TopicMeta, part: Split) -> tuple[Split, ...]:

@@ -28,7 +28,7 @@ from ..format.topic_meta import TopicMeta
 from ..hot.partition_writer import PartitionWriter
 from ..hot.view import HotView
 from ..warm.catalog import TOPICS_DIRECTORY, hold_topic
-from ..warm.filesystem import ReadErrors
+from ..warm.filesystem import file_status
 from ..warm.partition_directory import SegmentName, list_segments
 from ..warm.segment_reader import SegmentFile
 from .block_cache import BlockCache
@@ -245,8 +245,7 @@ class Tiers:
         """
         name = str(path)
         # A topic that is deleted and created again has other files under the same names.
-        with ReadErrors(name):
-            status = os.stat(name)  # noqa: PTH116 — a Path takes longer than the call
+        status = file_status(name)
         identity = (status.st_dev, status.st_ino, status.st_mtime_ns)
         with self._lock:
             cached = self._segments.get(name)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
@@ -13,7 +12,7 @@ from ..format.topic_meta import TopicMeta
 from ..hot.partition_writer import PartitionWriter
 from ..reader.snapshot import check_identity, open_listed
 from ..reader.tiers import Tiers
-from ..warm.filesystem import ReadErrors
+from ..warm.filesystem import file_status
 from ..warm.partition_directory import SegmentName, list_segments, read_start_offset
 from ..warm.segment_reader import SegmentFile
 
@@ -144,7 +143,6 @@ def oldest_append_us(segments: Iterable[SegmentFile], offset: int) -> int | None
 
 def _size(path: Path) -> int | None:
     try:
-        with ReadErrors(path):
-            return os.stat(path).st_size  # noqa: PTH116 — called for every file; a Path costs more
+        return file_status(path).st_size
     except FileNotFoundError:
         return None  # evicted or expired since the listing

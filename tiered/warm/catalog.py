@@ -21,7 +21,7 @@ from .bucket_binding import read_binding
 from .document_file import read_document, write_document
 from .file_lock import directory_lock
 from .file_value_cache import FileValueCache
-from .filesystem import FileSystem, ReadErrors, device_errors
+from .filesystem import FileSystem, ReadErrors, device_errors, file_status
 from .rights import apply_root_rights
 
 _CHANGE_SECONDS_MAX = 30.0
@@ -234,8 +234,7 @@ class Catalog:
         # Called for every topic; a Path takes four times as long.
         path = f"{self.root}/{TOPICS_DIRECTORY}/{name}/{TOPIC_FILE}"
         try:
-            with ReadErrors(path):
-                os.stat(path)
+            file_status(path)
         except (FileNotFoundError, NotADirectoryError):
             return False
         except FileUnreadable as error:

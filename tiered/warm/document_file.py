@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
 from ..format.document import decode_document, encode_document
-from .filesystem import FileSystem, ReadErrors, read_whole, write_atomically
+from .filesystem import FileSystem, file_status, read_whole, write_atomically
 
 
 def read_document(path: Path) -> dict[str, Any]:
@@ -23,8 +22,7 @@ def read_document(path: Path) -> dict[str, Any]:
 def find_document(path: str | Path) -> dict[str, Any] | None:
     """Return the values of the document at `path`; None if there is none. See `read_document`."""
     try:
-        with ReadErrors(path):
-            os.stat(path)  # to open a file that is not there takes several times as long
+        file_status(path)  # to open a file that is not there takes several times as long
         return read_document(Path(path))
     except FileNotFoundError:
         return None

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from .filesystem import ReadErrors
+from .filesystem import file_status
 
 SETTLED_NS = 1_000_000_000
 """A file that changed less than this before the read may change again within the same timestamp."""
@@ -36,8 +35,7 @@ class FileValueCache(Generic[_T]):
             The file is not there.
         FileUnreadable
         """
-        with ReadErrors(path):
-            status = os.stat(path)
+        status = file_status(path)
         identity = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
         cached = self._values.get(path)
         if cached is not None and cached[0] == identity:

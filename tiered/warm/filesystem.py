@@ -258,6 +258,20 @@ class ReadErrors(DiskErrors):
             ) from error
 
 
+def file_status(path: Path | str) -> os.stat_result:
+    """Return the status of the file at `path`. A string takes less time than a Path.
+
+    Raises
+    ------
+    FileNotFoundError, NotADirectoryError, Backpressure, FileUnreadable
+    """
+    try:
+        return os.stat(path)
+    except OSError:
+        with ReadErrors(path):
+            raise
+
+
 @contextmanager
 def device_errors(path: Path) -> Iterator[None]:
     """Raise errors of the device as a `TieredError`, in calls whose callers expect no others."""
