@@ -35,6 +35,8 @@
 
 from __future__ import annotations
 
+from typing import TypeGuard
+
 
 class TieredError(Exception):
     """The base of all errors of this package."""
@@ -291,6 +293,11 @@ def rebuild_error(cls: type[TieredError], args: tuple[object, ...], state: dict[
     error.args = args
     error.__dict__.update(state)
     return error
+
+
+def may_be_away(error: object) -> TypeGuard[ColdStorageError]:
+    """Whether an error says that the bucket may be away: then every further request takes all its retries."""
+    return isinstance(error, ColdStorageError) and error.retryable
 
 
 def as_tiered_error(error: TieredError | OSError) -> TieredError:

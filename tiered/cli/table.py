@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from ..base.units import format_duration
-from ..errors import ColdStorageError, ConfigError, TieredError
+from ..errors import ColdStorageError, ConfigError, TieredError, may_be_away
 from ..store.interface.store import Store
 from ..table.table_info import NoTable, TableInfo
 from ..table.table_sql import Bucket, Engine, statement
@@ -110,16 +110,17 @@ def _show_all(store: Store, as_json: bool) -> TieredError | None:
     errors: dict[str, TieredError] = {}
     away: ColdStorageError | None = None
     for name in store.topics():
+        if away is not None:
+            errors[name] = away
+            continue
         try:
-            if away is not None:
-                raise away
             infos.append(store.topic(name).table())
         except NoTable:
             continue
         except TieredError as error:
             errors[name] = error
-            if isinstance(error, ColdStorageError) and error.retryable:
-                away = error  # a bucket that does not answer takes all retries of every request
+            if may_be_away(error):
+                away = error
     if as_json:
         problems = [{"topic": name, "problem": str(error)} for name, error in errors.items()]
         print_json([*(info.to_json() for info in infos), *problems])

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from ..engine.writers import is_gone
-from ..errors import ColdStorageError, TieredError
+from ..errors import ColdStorageError, TieredError, may_be_away
 from ..format.timestamps import to_datetime
 from ..policies.facts import PartitionFacts
 from ..policies.rules.case import PartitionCase
@@ -45,7 +45,7 @@ def store_status(watched: WatchedStore) -> StoreStatus:
     surveys = watched.survey.partitions(lambda topic, error: problem(topic, 0, error), ask_bucket=True)
     away: ColdStorageError | None = None
     for survey in surveys:
-        if isinstance(survey.bucket_error, ColdStorageError) and survey.bucket_error.retryable:
+        if may_be_away(survey.bucket_error):
             away = survey.bucket_error
         figures.append(partition_figures(watched, _by_files(watched, survey), paused))
         try:

@@ -104,10 +104,10 @@ class TableLags:
         problem = state.problem
         if state.published is not None:
             version, offsets = state.published.version, state.published.offsets
+        elif ask_bucket and away is not None:
+            problem = problem or str(away)
         elif ask_bucket:
             try:
-                if away is not None:
-                    raise away
                 version, offsets = self._read(meta)
             except TieredError as error:
                 problem = problem or str(error)

@@ -6,7 +6,7 @@ that the other one knows.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from enum import Enum
 from pathlib import Path
 
@@ -93,13 +93,32 @@ def unfinished_uploads(
                 yield upload
 
 
-def old_versions(store: ObjectStore, prefixes: Iterable[str], named: Collection[str]) -> Iterator[OldVersion]:
+def named_objects(tiers: Tiers, topics: Iterable[TopicMeta]) -> set[str]:
+    """Return the names of all objects that the heads of topics name; their manifests are read.
+
+    Raises
+    ------
+    ColdStorageError, CorruptionError, UnsupportedFormat
+    """
+    names: set[str] = set()
+    for meta in topics:
+        for partition in range(meta.partitions):
+            manifest = tiers.cold(meta, partition)
+            loaded = manifest.load()
+            if loaded is not None:
+                names.update(entry.name for entry in manifest.entries(loaded.head))
+    return names
+
+
+def old_versions(
+    store: ObjectStore, prefixes: Iterable[str], named: Callable[[], Collection[str]]
+) -> Iterator[OldVersion]:
     """Yield the old versions, below prefixes of topics, of objects with values of rows: data, and files of the live table.
 
     Parameters
     ----------
     named
-        The names of the objects that heads name. They were checked, and no name is used twice: if somebody has deleted such an
+        Returns `named_objects`; called if there is an old version of data. These objects were checked, and no name is used twice: if somebody has deleted such an
         object, its old version is all that is left of live records.
     """
     if not isinstance(store, KeepsVersions):
@@ -107,6 +126,6 @@ def old_versions(store: ObjectStore, prefixes: Iterable[str], named: Collection[
     for prefix in prefixes:
         for item in store.old_versions(prefix):
             name = item.key.removeprefix(prefix)
-            is_data = "/data/" in name and name.rpartition("/")[2] not in named
+            is_data = "/data/" in name and name.rpartition("/")[2] not in named()
             if is_data or name.startswith("table/"):
                 yield item

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from functools import cache
 from pathlib import Path
 from uuid import UUID
 
@@ -28,6 +29,7 @@ from ..survey.erasure_places import (
     copied_files,
     damaged_files,
     directories,
+    named_objects,
     old_versions,
     replaced_files,
     staged_files,
@@ -152,7 +154,7 @@ class Traces:
     def _copies(self, _: LedgerEntry, meta: TopicMeta | None) -> Iterator[str]:
         """Delete copies of objects that no head names; those of deleted topics go with each pass."""
         copied = [] if meta is None else copied_files(self._context.tiers, meta)
-        live = self._live(meta) if meta is not None and copied else set()
+        live = named_objects(self._context.tiers, [meta]) if meta is not None and copied else set()
         for key, path in copied:
             copies = self._context.tiers.copies
             if copies is not None and path.name not in live:
@@ -228,7 +230,8 @@ class Traces:
             return
         published = self._context.settings.policy_for(meta.name).table.every is not None
         for trace in stale_files(
-            self._context.tiers.object_store, meta.name, meta.topic_id, erasure.clean_seconds, self._live(meta),
+            self._context.tiers.object_store, meta.name, meta.topic_id, erasure.clean_seconds,
+            named_objects(self._context.tiers, [meta]),
             grace_seconds=self._context.settings.sweep.grace.total_seconds(),
         ):  # fmt: skip
             yield (
@@ -236,16 +239,6 @@ class Traces:
                 if published
                 else f"{trace}, but the table is not published any more: set table.every, or delete its folder"
             )
-
-    def _live(self, meta: TopicMeta) -> set[str]:
-        """Return the names of all objects that the heads of a topic name."""
-        names: set[str] = set()
-        for partition in range(meta.partitions):
-            manifest = PartitionHandle.of(self._topics, meta, partition).manifest
-            loaded = manifest.load()
-            if loaded is not None:
-                names.update(entry.name for entry in manifest.entries(loaded.head))
-        return names
 
     def _uploads(self, erasure: LedgerEntry, _: TopicMeta | None) -> Iterator[str]:
         store = self._context.tiers.object_store
@@ -255,7 +248,7 @@ class Traces:
     def _versions(self, erasure: LedgerEntry, meta: TopicMeta | None) -> Iterator[str]:
         """Delete old versions of objects that are gone."""
         store, prefixes = self._context.tiers.object_store, self._prefixes(erasure)
-        named = {name for item in self._topics_of(erasure, meta) for name in self._live(item)}
+        named = cache(lambda: named_objects(self._context.tiers, self._topics_of(erasure, meta)))
         doomed = list(old_versions(store, prefixes, named))
         if not doomed or not isinstance(store, KeepsVersions):
             return

@@ -14,7 +14,7 @@ from dataclasses import replace
 from ..cold.upkeep.sweep import SweepReport
 from ..engine.context import StoreContext
 from ..engine.open_topics import OpenTopics
-from ..errors import ColdStorageError, TieredError
+from ..errors import TieredError, may_be_away
 from ..policies.actions import (
     Action,
     ChangeClass,
@@ -143,7 +143,7 @@ class Tierer:
         StoreLocked, ReadOnly
         """
         report, problems = self.full_pass(now)
-        if _may_be_away(problems) and not self.bucket_answers():
+        if any(map(may_be_away, problems)) and not self.bucket_answers():
             return report, problems
         return report, [*problems, *self.tables.run().problems.values()]
 
@@ -187,7 +187,7 @@ class Tierer:
                 rounds.append(report)
             if self._tiers.has_cold and read_swept(self.survey.root) is None:
                 self._sweep.write_time(plan.now_us)  # the first sweep is due one interval from now on
-            if self.pauses.of_store() is None and not _may_be_away([*problems, *survey_problems]):
+            if self.pauses.of_store() is None and not any(map(may_be_away, [*problems, *survey_problems])):
                 with self.locks.turn_of_pass(should_stop):
                     survey_problems += self.erasures.advance()
         return join_reports(rounds), problems + survey_problems
@@ -250,8 +250,3 @@ class Tierer:
     def bucket_answers(self) -> bool:
         """Whether the bucket answers one request, without retries and with short timeouts."""
         return self.claims.store.bucket_answers()
-
-
-def _may_be_away(problems: list[TieredError]) -> bool:
-    """Whether the bucket may be away: then every further request takes all its retries."""
-    return any(isinstance(error, ColdStorageError) and error.retryable for error in problems)

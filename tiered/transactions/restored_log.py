@@ -40,7 +40,7 @@ def was_moved_back(head: Head) -> bool:
     return lineage_in(head) == (head.epoch, True)
 
 
-def check_all_moved(store: ObjectStore, head: Head | None) -> None:
+def check_all_moved(store: ObjectStore, head: Head) -> None:
     """Raise if a restore to a time has moved the head of the log and maybe not all others; mostly without a request.
 
     Raises
@@ -48,7 +48,7 @@ def check_all_moved(store: ObjectStore, head: Head | None) -> None:
     RestoreUnderWay
     CorruptionError, UnsupportedFormat, ColdStorageError
     """
-    if head is None or not was_moved_back(head):
+    if not was_moved_back(head):
         return
     intent = StoreDocuments(store).read_intent()
     if intent is None:

@@ -400,12 +400,12 @@ class TransactionLog:
         log = offset_ranges(topic)[0]
         if log.start > point.end or (point.open and log.start == point.end):
             return None  # what was open may have been written anew, with other offsets
-        if "parts" not in topic.schema.names:
-            return [] if self._log.lineage_of(topic) == point.lineage else None
-        try:
-            rows = [row["parts"] for _, row in read_records(topic, ["parts"], point.end, log.end)]
-        except OffsetOutOfRange:
-            return None
+        rows = []
+        if "parts" in topic.schema.names:
+            try:
+                rows = [row["parts"] for _, row in read_records(topic, ["parts"], point.end, log.end)]
+            except OffsetOutOfRange:
+                return None
         if self._log.lineage_of(topic) != point.lineage:
             return None
         return [tuple(parts_in(parts)) for parts in rows if parts]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from math import inf
 
 import pyarrow as pa
@@ -36,6 +36,7 @@ from ..survey.erasure_places import (
     copied_files,
     damaged_files,
     directories,
+    named_objects,
     old_versions,
     replaced_files,
     staged_files,
@@ -273,7 +274,7 @@ class ErasedSearch:
         store, meta = self._store, self._meta
         if store is None:
             return
-        live = self._live(meta)
+        live = named_objects(self._tiers, [meta])
         where = object_url(store, f"{topic_prefix(meta.name, meta.topic_id)}table/")
         try:
             for reason in stale_files(
@@ -283,16 +284,6 @@ class ErasedSearch:
         except (ImportError, TieredError) as error:
             yield Trace(where, None, None, str(error))
 
-    def _live(self, meta: TopicMeta) -> set[str]:
-        """Return the names of all objects that the heads of a topic name."""
-        live: set[str] = set()
-        for partition in range(meta.partitions if self._store is not None else 0):
-            manifest = self._tiers.cold(meta, partition)
-            loaded = manifest.load()
-            if loaded is not None:
-                live.update(entry.name for entry in manifest.entries(loaded.head))
-        return live
-
     def _uploads(self) -> Iterator[Trace]:
         store = self._store
         for upload in () if store is None else unfinished_uploads(store, self._prefixes, self._since):
@@ -301,7 +292,7 @@ class ErasedSearch:
 
     def _versions(self) -> Iterator[Trace]:
         store = self._store
-        named = {name for meta in self._present(self._meta, self._log) for name in self._live(meta)}
+        named = cache(lambda: named_objects(self._tiers, self._present(self._meta, self._log)))
         for item in () if store is None else old_versions(store, self._prefixes, named):
             assert store is not None
             if item.modified_seconds < self._since:

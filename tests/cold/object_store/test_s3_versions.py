@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -26,6 +29,28 @@ def versioned(s3_bucket: str, s3_endpoint: str) -> Any:
         Bucket=urlsplit(s3_bucket).netloc, VersioningConfiguration={"Status": "Enabled"}
     )
     return client
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[S3]:
+    """A server in this process, which clients connect to."""
+    with s3_thread() as (url, server):
+        monkeypatch.setenv("AWS_ENDPOINT_URL", url)
+        yield server
+
+
+BASE = stepwise(offload={"after": "0s", "tail_interval": "off"}).to_json()
+SETTINGS = tiered.Settings.model_validate({**BASE, "sweep": {"grace": "0s", "every": "off"}})
+
+
+@contextmanager
+def erasing(path: Path, url: str, clock: Clock) -> Iterator[tuple[Any, tiered.Erasure]]:
+    """A store with a record of `a`, and an erasure of `b`, whose record is in no bucket yet."""
+    with open_store(path, url, clock, settings=SETTINGS) as store:
+        topic = store.create_topic("t")
+        topic.append(b"<of b>", key="b")
+        topic.append(b"<of a>", key="a")
+        yield store, topic.erase(["b"])
 
 
 def kept(client: Any, url: str) -> list[tuple[str, bytes]]:
@@ -78,56 +103,43 @@ def test_more_versions_than_one_page_holds(
 
 @pytest.mark.extended
 def test_an_erasure_deletes_old_versions_too(
-    s3_bucket: str, versioned: Any, tmp_path: Any, clock: Clock
+    s3_bucket: str, versioned: Any, tmp_path: Path, clock: Clock
 ) -> None:
-    base = stepwise(offload={"after": "0s", "tail_interval": "off"})
-    settings = tiered.Settings.model_validate({**base.to_json(), "sweep": {"grace": "0s", "every": "off"}})
-    with open_store(tmp_path / "data", s3_bucket, clock, settings=settings) as store:
-        topic = store.create_topic("t")
-        topic.append(b"<of b>", key="b")
-        topic.append(b"<of a>", key="a")
-        erasure = topic.erase(["b"])
+    with erasing(tmp_path / "data", s3_bucket, clock) as (store, erasure):
         for _ in range(6):
             store.tier()
             store.sweep()
             clock.advance(60)
         assert erasure.state == "done", erasure.waits_for
-        assert topic.scan().to_arrow()["value"].to_pylist() == [b"<of a>"]
+        assert store.topic("t").scan().to_arrow()["value"].to_pylist() == [b"<of a>"]
     data = [key for key, _ in kept(versioned, s3_bucket) if "/data/" in key or "/erasures/" in key]
     assert [key.count(".parquet") for key in data] == [1]
     assert not any(b"<of b>" in part for _, part in kept(versioned, s3_bucket))
 
 
-def test_an_erasure_leaves_what_brings_a_live_object_back(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Any, clock: Clock
-) -> None:
+def test_an_erasure_leaves_what_brings_a_live_object_back(server: S3, tmp_path: Path, clock: Clock) -> None:
     """Somebody has deleted an object of the log, and only its old version has these records."""
-    server = S3()
     server.keeps_versions = True
-    base = stepwise(offload={"after": "0s", "tail_interval": "off"})
-    settings = tiered.Settings.model_validate({**base.to_json(), "sweep": {"grace": "0s", "every": "off"}})
-    with s3_thread(server) as (url, _):
-        monkeypatch.setenv("AWS_ENDPOINT_URL", url)
-        with open_store(tmp_path / "data", "s3://b/p", clock, settings=settings) as store:
-            topic = store.create_topic("t")
-            for key in ("a", "b"):
-                topic.append(b"<of %s>" % key.encode(), key=key)
-                topic.roll()
-            erasure = topic.erase(["b"])
-            while erasure.state != "sweeping":
-                store.tier()
-            (lost,) = (key for key in server.objects if "/data/" in key and "/00000000000000000000-" in key)
-            open_object_store("s3://b/p").delete([lost.removeprefix("b/p/")])
-            for _ in range(6):
-                store.tierer.run_once()
-                store.sweep()
-                clock.advance(60)
-            assert (erasure.state, erasure.waits_for) == ("done", "")
-            found = [stored for (place, _), stored in server.old.items() if place == lost]
-            assert len(found) == 1
-            assert [place for place, _ in server.old if "/data/" in place] == [lost]
-            server.objects[lost] = found[0]
-            assert topic.scan().to_arrow()["value"].to_pylist() == [b"<of a>"]
+    with open_store(tmp_path / "data", "s3://b/p", clock, settings=SETTINGS) as store:
+        topic = store.create_topic("t")
+        for key in ("a", "b"):
+            topic.append(b"<of %s>" % key.encode(), key=key)
+            topic.roll()
+        erasure = topic.erase(["b"])
+        while erasure.state != "sweeping":
+            store.tier()
+        (lost,) = (key for key in server.objects if "/data/" in key and "/00000000000000000000-" in key)
+        open_object_store("s3://b/p").delete([lost.removeprefix("b/p/")])
+        for _ in range(6):
+            store.tierer.run_once()
+            store.sweep()
+            clock.advance(60)
+        assert (erasure.state, erasure.waits_for) == ("done", "")
+        found = [stored for (place, _), stored in server.old.items() if place == lost]
+        assert len(found) == 1
+        assert [place for place, _ in server.old if "/data/" in place] == [lost]
+        server.objects[lost] = found[0]
+        assert topic.scan().to_arrow()["value"].to_pylist() == [b"<of a>"]
 
 
 @pytest.mark.parametrize(("status", "code"), [(405, "MethodNotAllowed"), (501, "NotImplemented")])
@@ -177,112 +189,81 @@ RIGHTS = {
 
 @pytest.mark.parametrize("right", RIGHTS)
 def test_an_erasure_waits_for_a_right_and_names_it(
-    right: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Any, clock: Clock
+    right: str, server: S3, tmp_path: Path, clock: Clock
 ) -> None:
     """No pass uploads anything again meanwhile: each copy would be one more old version."""
-    server = S3()
     server.keeps_versions = True
-    base = stepwise(offload={"after": "0s", "tail_interval": "off"})
-    settings = tiered.Settings.model_validate({**base.to_json(), "sweep": {"grace": "0s", "every": "off"}})
-    with s3_thread(server) as (url, _):
-        monkeypatch.setenv("AWS_ENDPOINT_URL", url)
-        with open_store(tmp_path / "data", "s3://b/p", clock, settings=settings) as store:
-            topic = store.create_topic("t")
-            topic.append(b"<of b>", key="b")
-            topic.append(b"<of a>", key="a")
-            erasure = topic.erase(["b"])
-            fault, name = RIGHTS[right]
-            server.fault = fault  # type: ignore[assignment]
-            copies = []
-            for _ in range(6):
-                store.tierer.run_once()
-                store.sweep()
-                clock.advance(60)
-                copies.append(sum("/data/" in place or "/erasures/" in place for place, _ in server.old))
-            assert erasure.state == "sweeping"
-            assert f"grant them {name}" in erasure.waits_for
-            assert len(set(copies[3:])) == 1
-            server.fault = lambda request: None
-            for _ in range(2):
-                store.tier()
-                store.sweep()
-            store.tier()
-            assert (erasure.state, erasure.waits_for) == ("done", "")
-            assert not any("/data/" in place or "/erasures/" in place for place, _ in server.old)
-
-
-def test_an_erasure_looks_whether_old_versions_are_gone(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Any, clock: Clock
-) -> None:
-    """Not every server that says so has deleted them."""
-    server = S3()
-    server.keeps_versions = True
-    base = stepwise(offload={"after": "0s", "tail_interval": "off"})
-    settings = tiered.Settings.model_validate({**base.to_json(), "sweep": {"grace": "0s", "every": "off"}})
-    with s3_thread(server) as (url, _):
-        monkeypatch.setenv("AWS_ENDPOINT_URL", url)
-        with open_store(tmp_path / "data", "s3://b/p", clock, settings=settings) as store:
-            topic = store.create_topic("t")
-            topic.append(b"<of b>", key="b")
-            topic.append(b"<of a>", key="a")
-            erasure = topic.erase(["b"])
-            server.fault = lambda request: document("DeleteResult") if versions_of(request) else None
-            for _ in range(6):
-                store.tier()
-                store.sweep()
-                clock.advance(60)
-            assert erasure.state == "sweeping"
-            assert "the bucket keeps an old version of t/" in erasure.waits_for
-            server.fault = lambda request: None
+    with erasing(tmp_path / "data", "s3://b/p", clock) as (store, erasure):
+        fault, name = RIGHTS[right]
+        server.fault = fault  # type: ignore[assignment]
+        copies = []
+        for _ in range(6):
+            store.tierer.run_once()
             store.sweep()
+            clock.advance(60)
+            copies.append(sum("/data/" in place or "/erasures/" in place for place, _ in server.old))
+        assert erasure.state == "sweeping"
+        assert f"grant them {name}" in erasure.waits_for
+        assert len(set(copies[3:])) == 1
+        server.fault = lambda request: None
+        for _ in range(2):
             store.tier()
-            assert (erasure.state, erasure.waits_for) == ("done", "")
-        assert not any(b"<of b>" in stored.data for stored in server.old.values())
+            store.sweep()
+        store.tier()
+        assert (erasure.state, erasure.waits_for) == ("done", "")
+        assert not any("/data/" in place or "/erasures/" in place for place, _ in server.old)
+
+
+def test_an_erasure_looks_whether_old_versions_are_gone(server: S3, tmp_path: Path, clock: Clock) -> None:
+    """Not every server that says so has deleted them."""
+    server.keeps_versions = True
+    with erasing(tmp_path / "data", "s3://b/p", clock) as (store, erasure):
+        server.fault = lambda request: document("DeleteResult") if versions_of(request) else None
+        for _ in range(6):
+            store.tier()
+            store.sweep()
+            clock.advance(60)
+        assert erasure.state == "sweeping"
+        assert "the bucket keeps an old version of t/" in erasure.waits_for
+        server.fault = lambda request: None
+        store.sweep()
+        store.tier()
+        assert (erasure.state, erasure.waits_for) == ("done", "")
+    assert not any(b"<of b>" in stored.data for stored in server.old.values())
 
 
 @pytest.mark.extended
 @pytest.mark.parametrize("legal", [False, True])
 def test_what_object_lock_holds_is_waited_for(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Any, clock: Clock, legal: bool
+    server: S3, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, clock: Clock, legal: bool
 ) -> None:
     """No error of each pass for years: the erasure says until when it waits, and is done then."""
-    server = S3()
     server.keeps_versions, server.legal_hold = True, legal
     server.held_until = None if legal else datetime.now(UTC) + timedelta(days=1)
-    base = stepwise(offload={"after": "0s", "tail_interval": "off"})
-    settings = tiered.Settings.model_validate({**base.to_json(), "sweep": {"grace": "0s", "every": "off"}})
-    with s3_thread(server) as (url, _):
-        monkeypatch.setenv("AWS_ENDPOINT_URL", url)
-        with open_store(tmp_path / "data", "s3://b/p", clock, settings=settings) as store:
-            topic = store.create_topic("t")
-            topic.append(b"<of b>", key="b")
-            topic.append(b"<of a>", key="a")
-            erasure = topic.erase(["b"])
-            for _ in range(6):
-                report, problems = store.tierer.run_once()
-                assert (report.failed, problems) == ((), [])
-                store.sweep()
-                clock.advance(60)
-            held = (
-                "a legal hold"
-                if legal
-                else f"Object Lock (COMPLIANCE) until {server.held_until:%Y-%m-%d %H:%M} UTC"
-            )
-            assert erasure.waits_for.startswith(
-                f"1 old version is kept by {held}, such as one of s3://b/p/t/"
-            )
-            assert any(b"<of b>" in stored.data for stored in server.old.values())
-            # What is deleted from now on, is free; the values of the erasure have a hold of their own.
-            monkeypatch.setattr(S3, "DeleteObjects", free(S3.DeleteObjects))
+    with erasing(tmp_path / "data", "s3://b/p", clock) as (store, erasure):
+        for _ in range(6):
+            report, problems = store.tierer.run_once()
+            assert (report.failed, problems) == ((), [])
             store.sweep()
-            store.tier()
-            assert erasure.waits_for == f"the values of the erasure are kept by {held}"
-            server.held_until, server.legal_hold = None, False
             clock.advance(60)
-            store.sweep()
-            store.tier()
-            assert erasure.state == "done"
-            assert not any(b"<of b>" in stored.data for stored in server.old.values())
+        held = (
+            "a legal hold"
+            if legal
+            else f"Object Lock (COMPLIANCE) until {server.held_until:%Y-%m-%d %H:%M} UTC"
+        )
+        assert erasure.waits_for.startswith(f"1 old version is kept by {held}, such as one of s3://b/p/t/")
+        assert any(b"<of b>" in stored.data for stored in server.old.values())
+        # What is deleted from now on, is free; the values of the erasure have a hold of their own.
+        monkeypatch.setattr(S3, "DeleteObjects", free(S3.DeleteObjects))
+        store.sweep()
+        store.tier()
+        assert erasure.waits_for == f"the values of the erasure are kept by {held}"
+        server.held_until, server.legal_hold = None, False
+        clock.advance(60)
+        store.sweep()
+        store.tier()
+        assert erasure.state == "done"
+        assert not any(b"<of b>" in stored.data for stored in server.old.values())
 
 
 def free(real: Any) -> Any:
@@ -299,30 +280,27 @@ def free(real: Any) -> Any:
     return delete
 
 
-def test_a_server_that_says_nothing_of_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_says_nothing_of_holds(server: S3) -> None:
     """What these keys may not delete is not called held, unless the server says so."""
-    server = S3()
-    with s3_thread(server) as (url, _):
-        monkeypatch.setenv("AWS_ENDPOINT_URL", url)
-        store = open_object_store("s3://b/p")
-        store.put("t/key", b"x")
-        server.keeps_versions, server.legal_hold = True, True
-        store.delete(["t/key"])
-        (version,) = store.old_versions("t/")
-        with pytest.raises(ObjectsHeld, match="1 old version is kept by a legal hold"):
+    store = open_object_store("s3://b/p")
+    store.put("t/key", b"x")
+    server.keeps_versions, server.legal_hold = True, True
+    store.delete(["t/key"])
+    (version,) = store.old_versions("t/")
+    with pytest.raises(ObjectsHeld, match="1 old version is kept by a legal hold"):
+        store.delete_versions([version])
+    for status, code in ((403, "AccessDenied"), (400, "InvalidRequest"), (501, "NotImplemented")):
+        answer = refusal(status, code)
+        server.fault = lambda request: (
+            answer if operation_of(request) == "HeadObject" else None  # noqa: B023
+        )
+        assert store.hold_on("t/key") == ""
+        with pytest.raises(ColdStorageError, match="AccessDenied") as caught:
             store.delete_versions([version])
-        for status, code in ((403, "AccessDenied"), (400, "InvalidRequest"), (501, "NotImplemented")):
-            answer = refusal(status, code)
-            server.fault = lambda request: (
-                answer if operation_of(request) == "HeadObject" else None  # noqa: B023
-            )
-            assert store.hold_on("t/key") == ""
-            with pytest.raises(ColdStorageError, match="AccessDenied") as caught:
-                store.delete_versions([version])
-            assert not isinstance(caught.value, ObjectsHeld)
-        server.fault = lambda request: None
-        server.legal_hold, server.held_until = False, datetime.now(UTC) - timedelta(days=1)
-        assert store.hold_on("t/key") == "", "its time is over"
+        assert not isinstance(caught.value, ObjectsHeld)
+    server.fault = lambda request: None
+    server.legal_hold, server.held_until = False, datetime.now(UTC) - timedelta(days=1)
+    assert store.hold_on("t/key") == "", "its time is over"
 
 
 def test_a_bucket_with_object_lock(s3_endpoint: str) -> None:
