@@ -79,11 +79,11 @@ checkov: .venv-checkov/.installed ## a security scan of terraform/, in an enviro
 
 .venv-checkov/.installed: $(VENV)/.dev
 	$(BIN)/python -m venv .venv-checkov
-	.venv-checkov/bin/python -m pip install --quiet --disable-pip-version-check 'checkov>=3.2'
+	$(call install,.venv-checkov) 'checkov>=3.2'
 	@touch $@
 
 fast: $(VENV)/.dev ## build and install the accelerated append; needs a C compiler
-	$(INSTALL) ./accelerator
+	$(call install,$(VENV)) ./accelerator
 	$(BIN)/tiered --version
 
 test-fast: build/accelerator/.built ## the tests of appends, with the accelerated append
@@ -92,7 +92,7 @@ test-fast: build/accelerator/.built ## the tests of appends, with the accelerate
 
 build/accelerator/.built: accelerator/pyproject.toml accelerator/tiered_accelerator.c $(VENV)/.dev
 	rm -rf $(dir $@)
-	$(INSTALL) --no-deps --target $(dir $@) ./accelerator
+	$(call install,$(VENV)) --no-deps --target $(dir $@) ./accelerator
 	@touch $@
 
 lock: ## resolve uv.lock anew
@@ -104,9 +104,10 @@ clean: ## remove what was built and installed
 	find tiered tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} +
 
 ifneq ($(UV),)
-INSTALL := $(UV) pip install --quiet --python $(BIN)/python
+install = $(UV) pip install --quiet --python $(1)/bin/python
 else
-INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+# Only what is imported is compiled, at its first import: of Spark and the servers that is little.
+install = $(1)/bin/python -m pip install --quiet --disable-pip-version-check --no-compile
 endif
 
 # The stamps .demo and .dev say that the extra of that name is installed as pyproject.toml has it now.
@@ -117,7 +118,7 @@ $(VENV)/.%: pyproject.toml uv.lock
 else
 $(VENV)/.%: pyproject.toml $(BIN)/python
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(BIN)/python -m ensurepip
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$*]'
+	$(call install,$(VENV)) --editable '.[$*]'
 	@touch $@
 
 $(BIN)/python:
