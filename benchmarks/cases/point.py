@@ -112,6 +112,10 @@ def point_read(bench: Bench) -> Case:
             Variant(ours, timed(by_read(writer))),
             Variant(known, of_known_blocks(writer)),
             Variant("the same beside a writer (read_only=True)", of_known_blocks(reader)),
+            Variant(
+                "the same in the segment that the other process writes",
+                timed(by_read(reader), range(rows, rows + 1)),
+            ),
             Variant(new, of_new_blocks),
             Variant("bare CRC32C of a mapped block that was not read before", bare_block),
             Variant("a look at the segment's file, and a record made of a decoded block", bare_record),

@@ -117,6 +117,79 @@ def test_a_block_of_the_active_segment_is_verified_each_time_it_comes_from_the_d
         assert short(topic, offset=600, limit=1) == before, "from memory"
 
 
+def test_reads_of_a_segment_that_another_process_writes_need_no_snapshot(path: Path, clock: Clock) -> None:
+    """But the first one of new records, which syncs them."""
+    with opened(path, clock) as store, opened(path, clock, read_only=True) as other:
+        topic, beside = store.topic("t"), other.topic("t")
+        for grown in range(3):
+            topic.append(b"more", sync=True)
+            with pytest.raises(AssertionError, match="took a snapshot"):
+                short(beside, offset=700 + grown, limit=1)
+            assert by_snapshot(beside, offset=700 + grown, limit=1) == by_snapshot(
+                topic, offset=700 + grown, limit=1
+            )
+            for offset, limit in ((600, 1), (699, 2 + grown), (600, 101 + grown)):
+                assert short(beside, offset=offset, limit=limit) == by_snapshot(
+                    topic, offset=offset, limit=limit
+                )
+        topic.roll()
+        assert short(beside, offset=600, limit=3)[0].value == b"%050d" % 600
+        topic.append(b"in the next segment", sync=True)
+        list(beside.read(offset=703, limit=1))
+        assert short(beside, offset=703, limit=1)[0].value == b"in the next segment"
+        topic.delete_before(701)
+        assert outcome(list, beside, 600, 1) == outcome(by_list, beside, 600, 1)
+        store.delete_topic("t")
+        store.create_topic("t").append_many([b"another log"] * 800)
+        store.flush()
+        with pytest.raises(tiered.TopicNotFound):
+            list(beside.read(offset=702, limit=1))
+        assert next(other.topic("t").read(offset=702, limit=1)).value == b"another log"
+
+
+def test_a_segment_of_another_process_in_the_place_of_another_is_read_anew(path: Path, clock: Clock) -> None:
+    """A copy of the directory that went on by itself, as after a restore."""
+    shutil.copytree(path, path.parent / "copy")
+    with opened(path, clock) as store:
+        store.topic("t").append(b"lost", sync=True)
+    with opened(path, clock, read_only=True) as beside:
+        topic = beside.topic("t")
+        assert [next(iter(topic.read(offset=700, limit=1))).value for _ in range(3)] == [b"lost"] * 3
+        shutil.rmtree(path)
+        (path.parent / "copy").rename(path)
+        with opened(path, clock) as store:
+            store.topic("t").append_many([b"kept"] * 100)
+        assert next(topic.read(offset=700, limit=1)).value == b"kept"
+
+
+@pytest.mark.parametrize("left", [0, 100, 4096])
+def test_a_segment_of_another_process_that_became_shorter_is_read_anew(
+    path: Path, clock: Clock, left: int
+) -> None:
+    """Its map would end this process."""
+    with opened(path, clock, read_only=True) as beside:
+        topic = beside.topic("t")
+        list(topic.read(offset=699, limit=1))
+        assert short(topic, offset=699, limit=1)
+        os.truncate(path / "topics" / "t" / "0" / f"{600:020}-0.log", left)
+        assert outcome(list, topic, 699, 1) == outcome(by_list, topic, 699, 1)
+
+
+def test_a_block_of_another_process_is_verified_each_time_it_comes_from_the_disk(
+    path: Path, clock: Clock
+) -> None:
+    with opened(path, clock, read_only=True) as beside:
+        topic = beside.topic("t")
+        before = by_snapshot(topic, offset=600, limit=1)
+        flip(path, clock, 600)
+        with pytest.raises(tiered.CorruptionError):
+            short(topic, offset=600, limit=1)
+        flip(path, clock, 600, back=True)
+        assert [short(topic, offset=600, limit=1) for _ in range(3)] == [before] * 3
+        flip(path, clock, 600)
+        assert short(topic, offset=600, limit=1) == before, "from memory"
+
+
 def test_the_file_of_a_segment_that_was_active_is_let_go(path: Path, clock: Clock) -> None:
     """Removed and mapped, it would take room on the disk."""
     with opened(path, clock) as store:

@@ -1,9 +1,9 @@
 """Short reads of segments on this disk, without a snapshot.
 
 `read_local` makes every check that a snapshot makes: the store is open, the topic was not deleted, the range lies within
-the log, its records are durable, none is of a transaction of which others are missing, and the segment's file is there. If a check fails, or the range is not in one sealed
-segment or the writer's active one, `read_local` returns None. The caller then takes a snapshot, which raises the right
-error.
+the log, its records are durable, none is of a transaction of which others are missing, and the segment's file is there. If a
+check fails, or the range is not in one segment, `read_local` returns None. The caller then takes a snapshot, which raises
+the right error.
 """
 
 from __future__ import annotations
@@ -48,6 +48,8 @@ def read_local(topic: OpenTopic, partition: int, offset: int, limit: int) -> Ite
     segment = None if writer is None else tiers.writer_segment(writer, offset, end)
     if segment is None:
         segment = tiers.sealed_segment(directory, offset, end)
+        if segment is None and writer is None:
+            segment = tiers.active_segment_elsewhere(directory, offset, end)
         if segment is None or not _is_plain(segment, topic):
             return None
     tiers.fetch_counters.add_split(_WARM)
@@ -66,8 +68,7 @@ def _is_plain(segment: SegmentFile, topic: OpenTopic) -> bool:
     return (
         segment.header.topic_id == topic.meta.topic_id
         and segment.matches_path
-        and facts is not None
-        and facts.record_count == facts.end_offset - facts.base_offset
+        and (facts is None or facts.record_count == facts.end_offset - facts.base_offset)
     )
 
 

@@ -55,6 +55,23 @@ class _Spare(NamedTuple):
     until: float
 
 
+class _Listing:
+    """The segments of a partition as they were listed last, and the paths of those that were needed since."""
+
+    __slots__ = ("_directory", "_paths", "names")
+
+    def __init__(self, directory: Path, names: tuple[SegmentName, ...]) -> None:
+        self._directory = directory
+        self._paths: dict[int, str] = {}
+        self.names = names
+
+    def path(self, index: int) -> str:
+        path = self._paths.get(index)
+        if path is None:
+            path = self._paths[index] = f"{self._directory}/{self.names[index]}"
+        return path
+
+
 class Tiers:
     """Opens segments and manifests, and keeps immutable ones open. Thread-safe.
 
@@ -85,7 +102,7 @@ class Tiers:
         self.fetch_counters = FetchCounters()
         self.fetcher = self._fetcher(places)
         self._directories: dict[tuple[str, int], Path] = {}
-        self._listings: dict[Path, tuple[tuple[SegmentName, ...], dict[int, str]]] = {}
+        self._listings: dict[Path, _Listing] = {}
         self.blocks: BlockCache | None = None
         self.erasures = SeenErasures(places.root, self._forget)
         # Guards the dictionaries only. Writers take it, too, so no thread does I/O while it holds this lock.
@@ -218,23 +235,45 @@ class Tiers:
     def list_segments(self, directory: Path) -> tuple[SegmentName, ...]:
         """List the segments of a partition, the newest last."""
         names = list_segments(directory).segments
-        self._listings[directory] = names, {}
+        self._listings[directory] = _Listing(directory, names)
         return names
 
     def sealed_segment(self, directory: Path, start: int, end: int) -> SegmentFile | None:
         """Return a sealed segment that contains ``[start, end)``, if the last listing has one and it still exists."""
-        names, paths = self._listings.get(directory, ((), {}))
-        index = bisect_right(names, (start, _GENERATION_MAX)) - 1
-        if index < 0 or index == len(names) - 1:
+        listing = self._listings.get(directory)
+        if listing is None:
             return None
-        path = paths.get(index)
-        if path is None:
-            path = paths[index] = f"{directory}/{names[index]}"
+        index = bisect_right(listing.names, (start, _GENERATION_MAX)) - 1
+        if index < 0 or index == len(listing.names) - 1:
+            return None
         try:
-            segment = self.segment(path)
+            segment = self.segment(listing.path(index))
         except FileNotFoundError:
             return None
         return segment if segment.facts is not None and segment.end_offset >= end else None
+
+    def active_segment_elsewhere(self, directory: Path, start: int, end: int) -> SegmentFile | None:
+        """Return the segment that another process writes, as it was read last, if it had ``[start, end)`` then; it is mapped.
+
+        Whoever read it synced it, so what it had is durable and does not change.
+        """
+        listing = self._listings.get(directory)
+        if listing is None or not listing.names or not self.locations.use_mmap:
+            return None
+        newest = len(listing.names) - 1
+        if start < listing.names[newest].base_offset:
+            return None
+        name = listing.path(newest)
+        cached = self._active.get(name)
+        if cached is None or cached[1].end_offset < end:
+            return None
+        (device, inode, _), segment = cached
+        try:
+            status = file_status(name)
+        except FileNotFoundError:
+            return None  # it was sealed and re-encoded, or deleted
+        same = (status.st_dev, status.st_ino) == (device, inode) and status.st_size >= segment.bytes
+        return segment if same else None
 
     def segment(self, path: str | Path) -> SegmentFile:
         """Open a segment. Sealed ones never change and stay open; of an active one only new blocks are read.
@@ -308,10 +347,9 @@ class Tiers:
     def release(self, path: str | Path) -> None:
         """Close a segment whose file was removed, which frees its disk space."""
         with self._lock:
-            sealed = self._segments.pop(str(path), None)
-            self._active.pop(str(path), None)
-            active = self._of_writers.pop(str(path), None)
-        for removed in (sealed[1] if sealed else None, active):
+            opened = [cache.pop(str(path), None) for cache in (self._segments, self._active)]
+            own = self._of_writers.pop(str(path), None)
+        for removed in (*(cached[1] for cached in opened if cached is not None), own):
             if removed is not None and self.blocks is not None:
                 self.blocks.release(removed.identity)
 

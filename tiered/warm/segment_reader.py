@@ -56,13 +56,13 @@ class SegmentFile:
     append_us : (int, int) | None
         Append times of the first and the last record of a segment without a footer; None if they are unknown.
     identity : tuple of int
-        Device, inode and time of change of a sealed segment's file; the id of a writer's active segment; else empty.
+        Device, inode and time of change of a sealed segment's file; the id of an active segment.
     """
 
     def __init__(
         self, path: Path, data: pa.Buffer | None, header: SegmentHeader, index: BlockIndex, end_offset: int,
         facts: SegmentFacts | None, scan: BlockScan | None, producers: tuple[ProducerState, ...] = (), *,
-        append_us: tuple[int, int] | None = None, use_mmap: bool = True, identity: tuple[int, ...] = (),
+        append_us: tuple[int, int] | None = None, use_mmap: bool = True, identity: tuple[int, ...],
     ) -> None:  # fmt: skip
         self.producers = producers
         self.append_us = append_us
@@ -155,6 +155,7 @@ class SegmentFile:
             scan,
             scan.producers.snapshot(),
             append_us=scan.append_us,
+            identity=(header.segment_id.int,),
         )
 
     def is_prefix_of(self, fd: int) -> bool:
