@@ -53,8 +53,10 @@ def test_some_kills(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_many_kills(tmp_path: Path) -> None:
-    kill_and_check(tmp_path / "data", scaled(1000), random.Random())
+@pytest.mark.parametrize("share", range(4))
+def test_many_kills(tmp_path: Path, share: int) -> None:
+    """A thousand in all, side by side."""
+    kill_and_check(tmp_path / "data", scaled(250), random.Random())
 
 
 def kill_and_check(root: Path, kills: int, chance: random.Random) -> None:
