@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -18,6 +20,7 @@ import pytest
 import tiered
 from tests.flight.serving import later_release
 from tests.support.waiting import wait_until
+from tiered.errors import StoreClosed
 from tiered.flight.client.connection import Connection
 from tiered.flight.client.remote_scan import RemoteSplit, read_remote_split
 from tiered.flight.server import server as serving_calls
@@ -138,6 +141,24 @@ def test_following_goes_on_with_what_others_append(remote: tiered.Store, store: 
     topic.append_many([b"1", b"2"])
     topic.flush()
     assert [record.value for record in records] == [b"1", b"2"]
+
+
+@pytest.mark.parametrize("by", ["poll", "read"])
+def test_a_close_ends_what_waits_for_a_server_that_is_away(
+    remote: tiered.Store, server: Any, by: str
+) -> None:
+    """With the error of a close, not that of a server whose return it awaited."""
+    topic = remote.create_topic("orders")
+    consumer = topic.consumer("billing")
+    server.close()
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(
+            (lambda: consumer.poll(None)) if by == "poll" else lambda: list(topic.read(follow=True))
+        )
+        time.sleep(0.5)
+        remote.close()
+        with pytest.raises(StoreClosed):
+            waiting.result(30)
 
 
 def test_splits_are_read_from_anywhere_and_again(

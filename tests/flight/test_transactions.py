@@ -73,6 +73,23 @@ def test_a_commit_whose_answer_is_lost_is_not_repeated(
     check_once(store, commit(remote, name))
 
 
+def test_a_commit_beside_a_close_is_not_called_none(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another thread closes the client while it waits, and the server has committed."""
+    real = TRANSACTION_ACTIONS["commit_transaction"]
+
+    def close_first(*arguments: Any) -> Any:
+        real(*arguments)
+        remote.close()
+        raise OSError("the connection breaks")
+
+    store.create_topic("events", partitions=2)
+    monkeypatch.setitem(TRANSACTION_ACTIONS, "commit_transaction", close_first)
+    remote: Any = tiered.open(store.serve("127.0.0.1:0").location)
+    with pytest.raises(ServerUnavailable, match="closed; whether the transaction is committed is unknown"):
+        commit(remote)
+    assert store.topic("events").scan().to_arrow().num_rows == 3
+
+
 @pytest.mark.parametrize("created", [False, True])
 @pytest.mark.parametrize("kind", ["rows", "positions"])
 def test_a_commit_whose_topic_was_deleted_before_its_answer_came(

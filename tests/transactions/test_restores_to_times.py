@@ -12,6 +12,7 @@ import tiered
 from tests.support.clock import Clock
 from tests.support.stores import stepwise
 from tiered.engine.host import Host
+from tiered.warm.catalog import Catalog
 
 SETTINGS = stepwise(offload={"after": "1h", "tail_interval": "1s"})
 
@@ -120,3 +121,37 @@ def test_what_was_undone_comes_back_with_a_time_before_that(bucket: Bucket) -> N
         assert values(store) == [b"one", b"two"]
     with bucket.restore(first) as store:
         assert values(store) == [b"one"]
+
+
+def test_a_reader_of_a_restored_directory_leaves_out_what_was_undone(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also one that comes before the first writer, which appends the log anew: its objects have records of later times."""
+    with bucket.open() as store:
+        topic = store.create_topic("t")
+        bucket.commit(store, b"one")
+        with topic.consumer("billing") as consumer:
+            for number, value in enumerate((b"two", b"undone")):
+                with store.transaction() as transaction:
+                    transaction.append("t", value)
+                    transaction.commit_position(consumer, {0: number})
+                bucket.clock.advance(60)
+        moment = bucket.clock() // 1000 - 90_000
+        topic.publish()
+
+    def seen() -> tuple[list[bytes], list[int | None]]:
+        path, host = bucket.path / f"{bucket.number}", Host(clock=bucket.clock)
+        with tiered.open(path, read_only=True, host=host) as reader:
+            return values(reader), [item.offset for item in reader.consumers()]
+
+    with monkeypatch.context() as patched:
+        patched.setattr("tiered.recovery.restore.open_store", lambda *_, **__: None)
+        bucket.restore(moment)
+    assert seen() == ([b"one"], [0])
+    with monkeypatch.context() as patched:
+        patched.setattr(Catalog, "transactions_cuts", lambda _: ())
+        assert seen() == ([b"one"], [1])
+    path = bucket.path / f"{bucket.number}"
+    with tiered.open(path, settings=SETTINGS, host=Host(clock=bucket.clock)) as store:
+        assert values(store) == [b"one", b"two"]
+        assert seen() == ([b"one", b"two"], [0])

@@ -26,8 +26,8 @@ log = logging.getLogger("tiered.restore")
 
 def verify_bucket(
     bucket: StoreDocuments, at_us: int | None, now_us: int, verified: dict[str, ObjectEntry]
-) -> tuple[UUID, frozenset[str]]:
-    """Verify all documents and manifests that a restore needs; return the store's id and features.
+) -> tuple[UUID, frozenset[str], int]:
+    """Verify all documents and manifests that a restore needs; return the store's id, its features, and the time of its last commit.
 
     Logs the partitions that the restore will empty, because they had no objects at `at_us`. Adds the orphans that `at_us`
     needs to `verified`.
@@ -41,6 +41,7 @@ def verify_bucket(
     ColdStorageError
     """
     emptied: list[str] = []
+    committed_us = 0
     store = bucket.read_store()
     if store is None:
         raise ConfigError(f"there is no store at {bucket.store.url}; check the URL")
@@ -57,6 +58,7 @@ def verify_bucket(
                     where = cold.where(cold.keys.head)
                     raise CorruptionError("head.json is missing beside objects", where=where)
             if loaded is not None:
+                committed_us = max(committed_us, loaded.head.committed_us)
                 check_manifest(cold, loaded.head, meta, store_id)
                 if keeps_all_records(meta, features):
                     _check_all_moved(bucket, loaded.head, at_us)
@@ -70,7 +72,7 @@ def verify_bucket(
     if at_us is not None and emptied:
         when = utc_text(at_us)
         log.warning("nothing of %s was in the bucket by %s: it will be empty", ", ".join(emptied), when)
-    return store_id, features
+    return store_id, features, committed_us
 
 
 def _check_all_moved(bucket: StoreDocuments, log: Head, at_us: int | None) -> None:

@@ -232,7 +232,7 @@ def rewind_head(
     *,
     beyond: bool = False,
 ) -> Head:
-    """Return `head`, whose newest lineage the caller has just begun, with the log at `at_us`; change nothing.
+    """Return `head`, whose newest lineage the caller has begun, with the log at `at_us`; change nothing.
 
     The orphans in that log are read whole and verified, because the manifest has no checksums of them any more.
 
@@ -249,6 +249,7 @@ def rewind_head(
     """
     *earlier, (epoch, _) = head.lineages
     origins = tuple(origin for origin in head.origins if origin.epoch != epoch)
+    began_us = _origin(head, epoch).began_us
     before = replace(head, lineages=tuple(earlier), origins=origins)
     named = cold.entries(head)
     orphans = _orphans(cold, before, named, at_us)
@@ -269,7 +270,6 @@ def rewind_head(
     start = min(start, view.end_offset)
     chain = [piece for piece in view.pieces if piece.end_offset > start]
     fresh = [piece.name for piece in chain if piece.entry is None and piece.name not in verified]
-    began_us = max(now_us, head.committed_us)
     with ThreadPoolExecutor(_CONNECTIONS) as pool:
         entries = pool.map(lambda name: rebuild_entry(cold.store, cold.keys.data(name)), fresh)
         verified.update(zip(fresh, entries, strict=True))

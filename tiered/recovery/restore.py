@@ -87,6 +87,7 @@ log = logging.getLogger("tiered.restore")
 
 # Files of an empty file system, and files that a restore makes before its mark.
 _NOTHING = {"lost+found", STORE_LOCK, f".{RESTORING_FILE}.tmp"}
+_BEGAN = "began_us"
 _HALF_DONE = {RESTORING_FILE, COLD_FILE, f".{COLD_FILE}.tmp", TOPICS_DIRECTORY}
 
 
@@ -148,9 +149,12 @@ def restore(
         bucket = StoreDocuments(object_store)
         _check_empty(root)
         verified: dict[str, ObjectEntry] = {}
-        store_id, features = verify_bucket(bucket, at_us, host.clock(), verified)
+        store_id, features, committed_us = verify_bucket(bucket, at_us, host.clock(), verified)
         check_conditional_writes(object_store)
-        _Restore(bucket, store_id, features, root, binding, host, at_us, verified).run()
+        # One time for all partitions: at any other time, all of them are before this restore or all are in it. The clock of another
+        # host never dates it before the last commit.
+        began_us = max(host.clock(), committed_us)
+        _Restore(bucket, store_id, features, root, binding, host, at_us, began_us, verified).run()
     return open_store(root, cold=url, settings=settings, host=host)
 
 
@@ -202,10 +206,11 @@ class _Restore:
 
     def __init__(
         self, bucket: StoreDocuments, store_id: UUID, features: frozenset[str], root: Path, binding: BucketBinding,
-        host: Host, at_us: int | None, verified: dict[str, ObjectEntry],
+        host: Host, at_us: int | None, began_us: int, verified: dict[str, ObjectEntry],
     ) -> None:  # fmt: skip
         self._bucket = bucket
         self._at_us = at_us
+        self._began_us = began_us
         self._verified = verified
         self._store_id = store_id
         self._features = features
@@ -242,6 +247,8 @@ class _Restore:
         restore_id = stored if isinstance(stored, str) else str(uuid4())
         if stored != restore_id:
             self._write_mark(restore_id, (mark or {}).get("lineage"))
+        if mark is not None and self._has_moved(mark):
+            self._began_us = mark[_BEGAN]
         intent = IntentHolder(self._bucket, restore_id, f"{whoami()} (process {os.getpid()})")
         try:
             intent.begin()
@@ -251,14 +258,25 @@ class _Restore:
             raise
         return intent
 
+    def _topics(self) -> list[TopicAt]:
+        topics = restored_topics(self._bucket, self._at_us)
+        # The transaction log first: by its head, readers know that others are being moved (`transactions.restored_log`).
+        return sorted(topics, key=lambda topic: topic.meta.name != TRANSACTIONS_TOPIC)
+
+    def _has_moved(self, mark: dict[str, Any]) -> bool:
+        """Whether the interrupted restore of this mark has moved the first head. Its repeat then dates the others as that one."""
+        if type(mark.get(_BEGAN)) is not int or "lineage" not in mark or not (topics := self._topics()):
+            return False
+        meta = topics[0].meta
+        first = PartitionManifest(self._bucket.store, meta.name, meta.topic_id, 0).load()
+        return first is not None and mark[_BEGAN] in {origin.began_us for origin in first.head.origins}
+
     def _write(self, intent: IntentHolder) -> None:
         self._write_mark(intent.restore_id, intent.lineage)
         self._clear()
         write_binding(self._fs, self._root, self._binding)
         self._fs.make_directory(self._root / TOPICS_DIRECTORY)
-        topics = list(restored_topics(self._bucket, self._at_us))
-        # The transaction log first: by its head, readers know that others are being moved (`transactions.restored_log`).
-        for topic in sorted(topics, key=lambda topic: topic.meta.name != TRANSACTIONS_TOPIC):
+        for topic in self._topics():
             self._topic(topic, intent)
         if ERASURES_FEATURE in self._features:
             # Before the store can be opened: later appends take the offsets of lost records, and no earlier erasure may
@@ -277,6 +295,7 @@ class _Restore:
             "id": str(self._store_id),
             **begun,
             "at_us": self._at_us,
+            _BEGAN: self._began_us,
             "restore": restore_id,
         }
         if self._features:
@@ -316,7 +335,7 @@ class _Restore:
     def _topic(self, topic: TopicAt, intent: IntentHolder) -> None:
         lineage = intent.lineage
         if topic.deleted or topic.rivals:
-            revive_topic(self._bucket, topic, lineage, self._host.clock())
+            revive_topic(self._bucket, topic, lineage, self._began_us)
         document = self._bucket.adopt_topic(topic.meta.name, topic.meta.topic_id, lineage)
         if DELETED in document:
             return
@@ -364,7 +383,7 @@ class _Restore:
 
     def _claim(self, committer: Committer, intent: IntentHolder) -> int:
         try:
-            return committer.claim(begin_lineage=True, check=intent.check)
+            return committer.claim(begin_lineage=True, began_us=self._began_us, check=intent.check)
         except ColdStorageError as error:
             if not error.retryable:
                 raise

@@ -134,6 +134,7 @@ class Committer:
         *,
         lineage_epoch: int | None = None,
         begin_lineage: bool = False,
+        began_us: int | None = None,
         start_offset: int = 0,
         may_begin: bool | None = None,
         check: Callable[[], object] = lambda: None,
@@ -148,6 +149,8 @@ class Committer:
         begin_lineage
             Begin a new lineage at the end offset, as a restore does. It also begins one if there is no head yet, so
             that a process about to publish the first head is fenced.
+        began_us
+            When the new lineage begins. Default: now, and not before the last commit.
         start_offset
             Where the log begins if there is no head yet.
         may_begin
@@ -173,6 +176,10 @@ class Committer:
         checked: tuple[object, float] | None = None
         first = lineage_epoch is None if may_begin is None else may_begin
 
+        def begun(head: Head) -> Head:
+            # The clock of another host never dates a lineage before the last commit.
+            return next_lineage(head, max(self._clock(), head.committed_us) if began_us is None else began_us)
+
         def plan(head: Head | None) -> Head:
             nonlocal checked
             lineages, now = head.lineages if head else None, self._monotonic()
@@ -192,14 +199,14 @@ class Committer:
                     start_offset=start_offset,
                     end_offset=start_offset,
                 )
-                return next_lineage(first_head, self._clock()) if begin_lineage else first_head
+                return begun(first_head) if begin_lineage else first_head
             self._check_store(head)
             if lineage_epoch not in (None, head.lineage_epoch):
                 raise Fenced(
                     f"lineage {head.lineage_epoch} of {self._where} began at offset {head.lineages[-1][1]}; "
                     f"this store belongs to lineage {lineage_epoch}"
                 )
-            return next_lineage(head, self._clock()) if begin_lineage else replace(head, epoch=head.epoch + 1)
+            return begun(head) if begin_lineage else replace(head, epoch=head.epoch + 1)
 
         with self._lock:
             self._known = self._last_commit_id = None
@@ -424,10 +431,9 @@ def _holds(loaded: LoadedHead | None, commit_id: str) -> bool:
     return loaded is not None and commit_id in (loaded.head.commit_id, *loaded.head.previous_commit_ids)
 
 
-def next_lineage(head: Head, now_us: int) -> Head:
+def next_lineage(head: Head, began_us: int) -> Head:
     """Return a head on which a new lineage begins, at its end offset."""
-    # The clock of another host never dates a lineage before the last commit.
-    epoch, began_us = head.epoch + 1, max(now_us, head.committed_us)
+    epoch = head.epoch + 1
     origin = Origin(epoch, began_us, head.lineage_epoch, head.end_offset, head.start_offset)
     lineages = (*head.lineages, (epoch, head.end_offset))
     return replace(head, epoch=epoch, lineages=lineages, origins=(*head.origins, origin))

@@ -93,7 +93,7 @@ class Connection:
                 yield
         except TieredError as error:
             if self._stopping.is_set():
-                raise StoreClosed(f"the connection to {self.location} was closed") from None
+                raise self._closed() from None
             if isinstance(error, StoreClosed):
                 raise ServerUnavailable(f"{self.location} ends: {error}") from None
             raise
@@ -223,8 +223,15 @@ class Connection:
             try:
                 return call()
             except TieredError as error:
-                if not passes(error) or next(pauses, pauses) is pauses:
+                if not passes(error):
                     raise
+                if next(pauses, pauses) is pauses:
+                    if self._stopping.is_set():
+                        raise self._closed() from None
+                    raise
+
+    def _closed(self) -> StoreClosed:
+        return StoreClosed(f"the connection to {self.location} was closed")
 
     def close(self) -> None:
         """Close the connection; calls in progress raise `StoreClosed`."""

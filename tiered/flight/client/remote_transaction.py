@@ -9,7 +9,7 @@ from typing import Any
 from ...engine.lifecycle import Lifecycle
 from ...engine.records import OffsetRange
 from ...engine.topic_shape import TopicShape
-from ...errors import ServerUnavailable
+from ...errors import ServerUnavailable, StoreClosed
 from ...store.interface.snapshot import check_handle
 from ...store.interface.topic import Topic
 from ...store.interface.transaction import Transaction
@@ -106,5 +106,5 @@ class RemoteTransaction(Transaction):
 
         try:
             return connection.retried(send)
-        except ServerUnavailable as error:
+        except (ServerUnavailable, StoreClosed) as error:
             raise ServerUnavailable(f"{error}; whether the transaction is committed is unknown") from None

@@ -118,6 +118,8 @@ class Transaction(ABC):
             Nothing was committed.
         PartitionPoisoned
             The disk failed. The message says whether the transaction is committed.
+        ServerUnavailable
+            No answer came, or the store was closed meanwhile: whether the transaction is committed is unknown.
         """
         with self._lock:
             self._check()
