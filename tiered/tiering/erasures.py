@@ -19,8 +19,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from uuid import UUID
 
+from ..base.units import format_duration
 from ..cold.fetch.cache_folders import CacheFolders
 from ..cold.manifest.erasures import (
     drop_values,
@@ -145,6 +147,8 @@ class Erasures:
             drop_values(self._context.tiers.object_store, ledger)
         except ObjectsHeld as held:
             log.warning("values of erasures that have ended stay: %s", held)
+            if held.rule_days is not None:
+                self._state.undeleted = held
         except ColdStorageError as error:
             if error.retryable:
                 raise
@@ -295,8 +299,7 @@ class Erasures:
             except (TieredError, OSError) as error:
                 problems.append(as_tiered_error(error))
                 apart = f"{type(error).__name__}: {error}"
-        if self._state.undeleted is not None:
-            problems.append(self._state.undeleted)
+        undeleted = self._state.undeleted and self._awaited(self._state.undeleted, problems)
         waiting: dict[UUID, str] = {}
         for erasure in ledger.read():
             lost = self._state.lost.get(erasure.id)
@@ -309,19 +312,30 @@ class Erasures:
                 try:
                     waiting[erasure.id] = self._advance(erasure)
                 except ObjectsHeld as held:
-                    waiting[erasure.id] = str(held)
+                    waiting[erasure.id] = self._awaited(held, problems)
                 except (TieredError, OSError) as error:
                     waiting[erasure.id] = f"{type(error).__name__}: {error}"
                     problems.append(as_tiered_error(error))
             # An erasure that was called since the exchange waits for the next one. The others have ended in the bucket, which
             # does not delete their values.
-            elif erasure.is_open and self._state.undeleted is not None:
-                waiting[erasure.id] = str(self._state.undeleted)
+            elif erasure.is_open and undeleted:
+                waiting[erasure.id] = undeleted
         try:
             ledger.note_waiting(waiting)
         except (TieredError, OSError) as error:
             problems.append(as_tiered_error(error))
         return problems
+
+    def _awaited(self, error: TieredError, problems: list[TieredError]) -> str:
+        """Return an error as what an erasure waits for; it is a problem, too, unless the bucket itself ends it in time."""
+        if isinstance(error, ObjectsHeld):
+            within = self._context.settings.erase.within
+            if error.rule_days is None or timedelta(days=error.rule_days) < within:
+                return str(error)
+            text = f"{error}: that is not within erase.within ({format_duration(within)}); grant them s3:DeleteObjectVersion"
+            error = ObjectsHeld(text)
+        problems.append(error)
+        return str(error)
 
     def _advance(self, erasure: LedgerEntry) -> str:
         """Move an erasure on; return what it waits for, empty if it is done."""
