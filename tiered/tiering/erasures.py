@@ -117,7 +117,7 @@ class Erasures:
             return
         store = self._context.tiers.object_store
         documents = StoreDocuments(store)
-        self._put_values(ours)
+        self._put_values(documents, ours)
         if ours:
             ready = [item for item in ours if self._may_go_on(item)]
             merged = exchange_ledger(documents, ready, self._claims.store.documents_lineage)
@@ -128,7 +128,7 @@ class Erasures:
         here = {item.id for item in ours if self._may_go_on(item)}
         both = merge_ledgers(ours, merged)
         self._adopt([item for item in both if item.id not in here])
-        ended = self._state.ended = frozenset(item.id for item in merged if not item.is_open)
+        ended = self._state.ended = _ended(merged)
         open_here = {item.id for item in ours if item.is_open}
         drops = not exchanged or not open_here.isdisjoint(ended)
         if drops and ended and not self._drop_stored(merged):
@@ -155,12 +155,15 @@ class Erasures:
             self._state.undeleted = error
         return self._state.undeleted is None
 
-    def _put_values(self, erasures: Sequence[LedgerEntry]) -> None:
+    def _put_values(self, documents: StoreDocuments, erasures: Sequence[LedgerEntry]) -> None:
         """Upload the values that the bucket lacks; a sweep may have deleted those of a new call as lost ones."""
         self._state.ready.clear()
         self._state.lost.clear()
-        store = self._context.tiers.object_store
+        store = documents.store
         stored = stored_values(store) if any(item.is_open for item in erasures) else frozenset()
+        if any(item.is_open and item.values_name not in stored for item in erasures):
+            # A process that died, or the bucket, may have kept this disk from recording the end.
+            self._state.ended = _ended(read_ledger(documents))
         for erasure in erasures:
             # Those of an erasure that has ended in the bucket are there to be deleted.
             goes_on = erasure.is_open and erasure.id not in self._state.ended
@@ -446,6 +449,10 @@ class Erasures:
             return None
         meta = self._topics.meta(erasure.topic)
         return meta if meta.topic_id == erasure.topic_id else None
+
+
+def _ended(ledger: Sequence[LedgerEntry]) -> frozenset[UUID]:
+    return frozenset(item.id for item in ledger if not item.is_open)
 
 
 def _old_file(handle: PartitionHandle, head: Head | None, horizon: int) -> str:
