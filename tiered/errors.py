@@ -23,7 +23,7 @@
     │   └── ColdStorageError       ``retryable`` says whether waiting can help
     │       ├── ObjectNotFound     the object store's 404 only
     │       ├── PreconditionFailed a conditional write met another state
-    │       ├── ObjectsHeld        Object Lock of the bucket keeps old versions
+    │       ├── ObjectsHeld        the bucket keeps old versions: by Object Lock, or until a rule deletes them
     │       └── RestoreUnderWay    another host restores the store: nothing is published meanwhile
     └── the data is damaged: see docs/runbook.md
         ├── CorruptionError        carries where, position and offsets
@@ -194,7 +194,17 @@ class PreconditionFailed(ColdStorageError):
 
 
 class ObjectsHeld(ColdStorageError):
-    """Versions of objects were not deleted, since Object Lock or a legal hold of the bucket keeps them."""
+    """Versions of objects were not deleted: the bucket keeps them, by Object Lock or a legal hold, or until a rule deletes them.
+
+    Attributes
+    ----------
+    rule_days : int, optional
+        The keys may not delete them, and a lifecycle rule of the bucket does, so many days after they became old.
+    """
+
+    def __init__(self, message: str, *, rule_days: int | None = None) -> None:
+        super().__init__(message)
+        self.rule_days = rule_days
 
 
 class RestoreUnderWay(ColdStorageError):

@@ -30,13 +30,15 @@ from tests.spark.stores import (
     in_spark,
 )
 from tests.support.clock import Clock
+from tests.support.erasure_passes import fill_named
+from tests.support.stores import open_store, stepwise
 from tiered.cold.manifest.leases import Lease
 from tiered.cold.object_store.connect import open_object_store
 from tiered.cold.object_store.options import ColdOptions
 from tiered.spark import table
 from tiered.spark.parquet_table import fast_table
 from tiered.spark.parquet_table.connector import Connector, find_connector
-from tiered.spark.parquet_table.leases import LeaseKeeper, lease_keeper
+from tiered.spark.parquet_table.leases import LeaseKeeper, lease_keeper, take_lease
 
 
 def plan_of(frame: Any) -> str:
@@ -228,6 +230,48 @@ def test_leases_are_renewed_in_time_and_an_ended_one_is_said(
     assert (len(keeper), closed) == (0, [1])
     assert "has ended; call table() again" in caplog.text
     assert list(bucket.list("leases/")) == []
+
+
+def test_an_erasure_that_outlasts_a_lease_is_named_in_time(
+    tmp_path: Path, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Once: Spark's own error of a missing file could not say why."""
+    url = f"file://{tmp_path}/bucket"
+    settings = stepwise(offload={"after": "0s", "tail_interval": "off"})
+    with open_store(tmp_path / "data", url, clock, settings=settings) as store:
+        topic = fill_named(store)
+        other = store.create_topic("other")
+        store.tier()
+        topic.erase(["a"])
+        for _ in range(2):
+            store.tier()
+        time.sleep(1.1)  # of the erasure before, by a clock of whole seconds
+        leases = [take_lease(url, topic.tiers) for topic in (topic, other)]
+        keeper = LeaseKeeper()
+        for lease, name in zip(leases, ("t", "other"), strict=True):
+            assert lease is not None
+            keeper.add(
+                lease.lease,
+                1e9,
+                lambda: True,
+                lease.bucket.close,
+                lease.erasures(store.topic(name).meta.topic_id),
+            )
+        keeper.check()
+        assert "erasure" not in caplog.text
+        topic.erase(["b"])
+        keeper.check()
+        assert "erasure" not in caplog.text
+        for _ in range(2):
+            store.tier()
+        for _ in range(2):
+            keeper.check()
+        (record,) = (item for item in caplog.records if "erasure" in item.getMessage())
+        assert record.getMessage() == (
+            "erasure 2 removes records of topic t: objects that a table of this session reads go, at the latest after "
+            "erase.lease_max; call table() again, or its queries fail with files that do not exist"
+        )
+        keeper.release_all()
 
 
 def test_one_lease_that_cannot_be_tended_keeps_no_other_from_it(

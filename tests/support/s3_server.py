@@ -39,11 +39,12 @@ _SSE = "x-amz-server-side-encryption"
 _TAGS = "x-amz-tagging"
 _KEPT = (_SSE, f"{_SSE}-aws-kms-key-id", "x-amz-storage-class", _TAGS)
 # By method, whether a key is named, and what of it or of the bucket.
-_SUBRESOURCES = ("delete", "uploads", "uploadId", "versions")
+_SUBRESOURCES = ("delete", "lifecycle", "uploads", "uploadId", "versions")
 _OPERATIONS = {
     ("PUT", False, ""): "CreateBucket",
     ("HEAD", False, ""): "HeadBucket",
     ("GET", False, ""): "ListObjectsV2",
+    ("GET", False, "lifecycle"): "GetBucketLifecycleConfiguration",
     ("GET", False, "uploads"): "ListMultipartUploads",
     ("GET", False, "versions"): "ListObjectVersions",
     ("POST", False, "delete"): "DeleteObjects",
@@ -293,6 +294,9 @@ class S3:
         return Answer(200)
 
     HeadBucket = CreateBucket
+
+    def GetBucketLifecycleConfiguration(self, request: Request) -> Answer:
+        raise Refused(404, "NoSuchLifecycleConfiguration")
 
     def ListMultipartUploads(self, request: Request) -> Answer:
         home, query = _home(request), request.query

@@ -161,6 +161,9 @@ class Versioned:
     def hold_on(self, key: str) -> str:
         raise AssertionError
 
+    def version_rule(self) -> None:
+        raise AssertionError
+
     def unfinished_uploads(self, prefix: str) -> Iterator[UnfinishedUpload]:
         for seconds in self._times:
             yield UnfinishedUpload(f"{prefix}0/data/{seconds:.0f}.parquet", "u", seconds)

@@ -18,7 +18,7 @@ import tiered
 from tests.support.byte_search import files_with
 from tests.support.clock import Clock
 from tests.support.erasure_passes import KEPT, fill_named, numbers_named, run_passes
-from tests.support.stores import HOUR_US, open_store, stepwise
+from tests.support.stores import HOUR_US, handle_of, open_store, stepwise
 from tests.support.waiting import wait_until
 from tiered.cold.manifest.partition_manifest import PartitionManifest
 from tiered.cold.object_store.connect import open_object_store
@@ -26,6 +26,7 @@ from tiered.engine.host import Host
 from tiered.errors import ConfigError, ReadOnly, SchemaMismatch, UnsupportedFormat
 from tiered.format import document
 from tiered.format.erasure import encode_values
+from tiered.policies.actions import Erase
 from tiered.tiering import table_passes
 
 SETTINGS = stepwise(offload={"after": "2h", "tail_interval": "off"}, local_retention={"age": "9h"})
@@ -85,6 +86,62 @@ def test_an_erasure_comes_to_its_end_step_by_step(
     assert only.endswith("00000000000000000030-0.log")
     assert files_with(tmp_path, b"DSAR-4711") == ["bucket/erasures.json", "data/erasures.json"]
     assert store.verify(deep=True).problems == ()
+
+
+def test_an_orphan_that_cannot_be_searched_is_waited_for(
+    store: tiered.Store, tmp_path: Path, clock: Clock, days: Any
+) -> None:
+    """As one that a stalled process has brought back, and the bucket damaged: it may hold erased records."""
+    erasure = fill_named(store, 1).erase(["b"])
+    store.tier()
+    (orphan,) = tmp_path.glob("bucket/t/*/0/data/*.parquet")
+    data = orphan.read_bytes()
+    store.tier()
+    for _ in range(2):
+        clock.advance(60)
+        days(2)
+        store.sweep()
+    assert not orphan.exists()
+    assert erasure.state == "sweeping"
+    orphan.write_bytes(data[: len(data) // 2])
+    store.tier()
+    assert erasure.state == "sweeping"
+    assert f"{orphan.name} is kept for sweep.grace; a sweep deletes it" in erasure.waits_for
+    run_passes(store, clock, days)
+    assert not orphan.exists()
+    assert erasure.state == "done"
+
+
+def test_a_shipped_tail_is_left_to_its_segment(tmp_path: Path, url: str, clock: Clock, days: Any) -> None:
+    """By an action that was planned before the segment was known: the whole object would bring the records back."""
+    settings = stepwise(offload={"after": "2h", "tail_interval": "1s"}, local_retention={"age": "9h"})
+    with open_store(tmp_path / "data", url, clock, settings=settings) as store:
+        topic = fill_named(store, 1)
+        topic.append(b"<of b> 10", key="b")
+        topic.publish()
+        handle = handle_of(store, topic.meta, 0)
+        erasure = topic.erase(["b"])
+        store.tierer.handlers[Erase](
+            Erase(
+                topic="t",
+                partition=0,
+                segment_id=None,
+                base_offset=0,
+                end_offset=11,
+                bytes=0,
+                reason="a test",
+            )
+        )
+        head = handle.manifest.load().head
+        assert [(entry.sealed, entry.lacks_records) for entry in head.inline] == [
+            (True, True),
+            (False, False),
+        ]
+        assert [mark.offset for mark in head.erased] == [10]
+        run_passes(store, clock, days)
+        assert erasure.state == "done"
+        assert numbers_named(topic) == [number for number in KEPT if number < 10]
+        assert all(entry.sealed for entry in handle.manifest.load().head.inline)
 
 
 def test_a_value_that_equals_nothing_is_refused_beside_others(store: tiered.Store) -> None:

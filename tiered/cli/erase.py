@@ -13,6 +13,7 @@ import pyarrow.types as pt
 import typer
 
 from ..base.units import approximate_size
+from ..cold.object_store.protocol import KeepsVersions, VersionRule
 from ..engine.erase import erased_column, erased_values
 from ..engine.host import wall_clock_us
 from ..errors import ConfigError
@@ -41,7 +42,10 @@ _KEYS_BYTES_MAX = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class _Preview:
-    """What an erasure would do now: records that go, objects in the bucket with such records, and the requests."""
+    """What an erasure would do now: records that go, objects in the bucket with such records, and the requests.
+
+    ``version_rule`` is the rule of the bucket by which old versions go where these keys may not delete them.
+    """
 
     topic: str
     column: str
@@ -51,6 +55,7 @@ class _Preview:
     bytes: int
     requests: Requests
     usd: float
+    version_rule: VersionRule | None
 
 
 def erase(
@@ -249,7 +254,14 @@ def _preview(topic: Topic, field: pa.Field, values: list[Any]) -> _Preview:
         size,
         requests,
         estimate(requests, 0).one_off_usd,
+        _version_rule(topic),
     )
+
+
+def _version_rule(topic: Topic) -> VersionRule | None:
+    tiers = topic.tiers
+    store = tiers.object_store if tiers is not None and tiers.has_cold else None
+    return store.version_rule() if isinstance(store, KeepsVersions) else None
 
 
 def _print_preview(preview: _Preview, as_json: bool) -> None:
@@ -261,3 +273,8 @@ def _print_preview(preview: _Preview, as_json: bool) -> None:
         f"{count(preview.objects, 'object')} of {approximate_size(preview.bytes)} would be written again, by about "
         f"{preview.requests.writes + preview.requests.reads:,} requests, ${preview.usd:.4f} by list price"
     )
+    if preview.version_rule is not None:
+        say(
+            f"old versions of objects that these keys may not delete go by lifecycle rule {preview.version_rule.id!r} of the "
+            f"bucket after {preview.version_rule.days} days"
+        )

@@ -19,8 +19,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from uuid import UUID
 
+from ..base.units import format_duration
 from ..cold.fetch.cache_folders import CacheFolders
 from ..cold.manifest.erasures import (
     drop_values,
@@ -115,7 +117,7 @@ class Erasures:
             return
         store = self._context.tiers.object_store
         documents = StoreDocuments(store)
-        self._put_values(ours)
+        self._put_values(documents, ours)
         if ours:
             ready = [item for item in ours if self._may_go_on(item)]
             merged = exchange_ledger(documents, ready, self._claims.store.documents_lineage)
@@ -126,7 +128,7 @@ class Erasures:
         here = {item.id for item in ours if self._may_go_on(item)}
         both = merge_ledgers(ours, merged)
         self._adopt([item for item in both if item.id not in here])
-        ended = self._state.ended = frozenset(item.id for item in merged if not item.is_open)
+        ended = self._state.ended = _ended(merged)
         open_here = {item.id for item in ours if item.is_open}
         drops = not exchanged or not open_here.isdisjoint(ended)
         if drops and ended and not self._drop_stored(merged):
@@ -145,18 +147,23 @@ class Erasures:
             drop_values(self._context.tiers.object_store, ledger)
         except ObjectsHeld as held:
             log.warning("values of erasures that have ended stay: %s", held)
+            if held.rule_days is not None:
+                self._state.undeleted = held
         except ColdStorageError as error:
             if error.retryable:
                 raise
             self._state.undeleted = error
         return self._state.undeleted is None
 
-    def _put_values(self, erasures: Sequence[LedgerEntry]) -> None:
+    def _put_values(self, documents: StoreDocuments, erasures: Sequence[LedgerEntry]) -> None:
         """Upload the values that the bucket lacks; a sweep may have deleted those of a new call as lost ones."""
         self._state.ready.clear()
         self._state.lost.clear()
-        store = self._context.tiers.object_store
+        store = documents.store
         stored = stored_values(store) if any(item.is_open for item in erasures) else frozenset()
+        if any(item.is_open and item.values_name not in stored for item in erasures):
+            # A process that died, or the bucket, may have kept this disk from recording the end.
+            self._state.ended = _ended(read_ledger(documents))
         for erasure in erasures:
             # Those of an erasure that has ended in the bucket are there to be deleted.
             goes_on = erasure.is_open and erasure.id not in self._state.ended
@@ -295,8 +302,7 @@ class Erasures:
             except (TieredError, OSError) as error:
                 problems.append(as_tiered_error(error))
                 apart = f"{type(error).__name__}: {error}"
-        if self._state.undeleted is not None:
-            problems.append(self._state.undeleted)
+        undeleted = self._state.undeleted and self._awaited(self._state.undeleted, problems)
         waiting: dict[UUID, str] = {}
         for erasure in ledger.read():
             lost = self._state.lost.get(erasure.id)
@@ -309,19 +315,30 @@ class Erasures:
                 try:
                     waiting[erasure.id] = self._advance(erasure)
                 except ObjectsHeld as held:
-                    waiting[erasure.id] = str(held)
+                    waiting[erasure.id] = self._awaited(held, problems)
                 except (TieredError, OSError) as error:
                     waiting[erasure.id] = f"{type(error).__name__}: {error}"
                     problems.append(as_tiered_error(error))
             # An erasure that was called since the exchange waits for the next one. The others have ended in the bucket, which
             # does not delete their values.
-            elif erasure.is_open and self._state.undeleted is not None:
-                waiting[erasure.id] = str(self._state.undeleted)
+            elif erasure.is_open and undeleted:
+                waiting[erasure.id] = undeleted
         try:
             ledger.note_waiting(waiting)
         except (TieredError, OSError) as error:
             problems.append(as_tiered_error(error))
         return problems
+
+    def _awaited(self, error: TieredError, problems: list[TieredError]) -> str:
+        """Return an error as what an erasure waits for; it is a problem, too, unless the bucket itself ends it in time."""
+        if isinstance(error, ObjectsHeld):
+            within = self._context.settings.erase.within
+            if error.rule_days is None or timedelta(days=error.rule_days) < within:
+                return str(error)
+            text = f"{error}: that is not within erase.within ({format_duration(within)}); grant them s3:DeleteObjectVersion"
+            error = ObjectsHeld(text)
+        problems.append(error)
+        return str(error)
 
     def _advance(self, erasure: LedgerEntry) -> str:
         """Move an erasure on; return what it waits for, empty if it is done."""
@@ -432,6 +449,10 @@ class Erasures:
             return None
         meta = self._topics.meta(erasure.topic)
         return meta if meta.topic_id == erasure.topic_id else None
+
+
+def _ended(ledger: Sequence[LedgerEntry]) -> frozenset[UUID]:
+    return frozenset(item.id for item in ledger if not item.is_open)
 
 
 def _old_file(handle: PartitionHandle, head: Head | None, horizon: int) -> str:

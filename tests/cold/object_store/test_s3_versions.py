@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -11,12 +12,14 @@ from urllib.parse import urlsplit
 
 import boto3
 import pytest
+from typer.testing import CliRunner
 
 import tiered
 from tests.support.clock import Clock
 from tests.support.s3_server import S3, deleted_by, document, operation_of, s3_thread, texts_of
 from tests.support.scripted_server import refusal
 from tests.support.stores import open_store, stepwise
+from tiered.cli import app
 from tiered.cold.object_store.connect import open_object_store
 from tiered.cold.object_store.protocol import KeepsVersions
 from tiered.errors import ColdStorageError, ObjectsHeld
@@ -196,15 +199,16 @@ def test_an_erasure_waits_for_a_right_and_names_it(
     with erasing(tmp_path / "data", "s3://b/p", clock) as (store, erasure):
         fault, name = RIGHTS[right]
         server.fault = fault  # type: ignore[assignment]
-        copies = []
         for _ in range(6):
             store.tierer.run_once()
             store.sweep()
             clock.advance(60)
-            copies.append(sum("/data/" in place or "/erasures/" in place for place, _ in server.old))
         assert erasure.state == "sweeping"
         assert f"grant them {name}" in erasure.waits_for
-        assert len(set(copies[3:])) == 1
+        with open_store(tmp_path / "data", "s3://b/p", clock, settings=SETTINGS, tierer=True) as again:
+            again.tierer.run_once()
+        copies = [place.rpartition("/")[2] for place, _ in server.old]
+        assert len(copies) == len(set(copies)), "no copy of the values for each try"
         server.fault = lambda request: None
         for _ in range(2):
             store.tier()
@@ -212,6 +216,150 @@ def test_an_erasure_waits_for_a_right_and_names_it(
         store.tier()
         assert (erasure.state, erasure.waits_for) == ("done", "")
         assert not any("/data/" in place or "/erasures/" in place for place, _ in server.old)
+
+
+def lifecycle(days: int, prefix: str = "") -> Any:
+    """The answer with a rule that deletes old versions of the objects below a prefix after some days."""
+    return document(
+        "LifecycleConfiguration",
+        f"<Rule><ID>old ones</ID><Filter><Prefix>{prefix}</Prefix></Filter><Status>Enabled</Status>"
+        f"<NoncurrentVersionExpiration><NoncurrentDays>{days}</NoncurrentDays></NoncurrentVersionExpiration></Rule>",
+    )
+
+
+def test_old_versions_may_go_by_a_rule_of_the_bucket(server: S3, tmp_path: Path, clock: Clock) -> None:
+    """Without the right to delete them the erasure waits for the rule, and is done when no version is listed any more."""
+    server.keeps_versions = True
+    with erasing(tmp_path / "data", "s3://b/p", clock) as (store, erasure):
+        server.fault = lambda request: (
+            lifecycle(7)
+            if operation_of(request) == "GetBucketLifecycleConfiguration"
+            else refusing_versions(request)
+        )
+        for _ in range(6):
+            _, problems = store.tierer.run_once()
+            assert problems == []
+            store.sweep()
+            clock.advance(60)
+        by_rule = "by lifecycle rule 'old ones' of the bucket, which deletes old versions after 7 days"
+        assert erasure.state == "sweeping"
+        assert by_rule in erasure.waits_for
+        assert "grant" not in erasure.waits_for
+        objects = [key for key in server.old if "/data/" in key[0]]
+        assert objects
+        for key in objects:
+            del server.old[key]
+        for _ in range(3):
+            store.sweep()
+            _, problems = store.tierer.run_once()
+            assert problems == []
+            clock.advance(60)
+        assert erasure.state == "sweeping", "its values have a version, too"
+        assert any("/erasures/" in place for place, _ in server.old)
+        assert "s3://b/p/erasures/" in erasure.waits_for
+        server.old.clear()
+        store.tier()
+        assert (erasure.state, erasure.waits_for) == ("done", "")
+
+
+def test_a_rule_that_is_too_slow_does_not_count(server: S3, tmp_path: Path, clock: Clock) -> None:
+    server.keeps_versions = True
+    with erasing(tmp_path / "data", "s3://b/p", clock) as (store, erasure):
+        server.fault = lambda request: (
+            lifecycle(30)
+            if operation_of(request) == "GetBucketLifecycleConfiguration"
+            else refusing_versions(request)
+        )
+        for _ in range(6):
+            _, problems = store.tierer.run_once()
+            store.sweep()
+            clock.advance(60)
+        assert "after 30 days" in erasure.waits_for
+        assert "grant them s3:DeleteObjectVersion" in erasure.waits_for
+        assert [str(problem) for problem in problems] == [erasure.waits_for]
+
+
+def test_a_dry_run_of_an_erasure_names_the_rule(server: S3, tmp_path: Path, clock: Clock) -> None:
+    with open_store(tmp_path / "data", "s3://b/p", clock, settings=SETTINGS) as store:
+        store.create_topic("t").append(b"<of b>", key="b")
+        store.tier()
+    command = ["erase", "t", "--keys-file", "-", "--dry-run", "--path", str(tmp_path / "data")]
+
+    def printed(*more: str) -> str:
+        found = CliRunner().invoke(app, [*command, *more], input="b\n", prog_name="tiered")
+        assert found.exit_code == 0, found.output
+        return found.output
+
+    assert "lifecycle" not in printed()
+    assert json.loads(printed("--json"))["version_rule"] is None
+    server.fault = lambda request: (
+        lifecycle(7) if operation_of(request) == "GetBucketLifecycleConfiguration" else None
+    )
+    assert "go by lifecycle rule 'old ones' of the bucket after 7 days" in " ".join(printed().split())
+    assert json.loads(printed("--json"))["version_rule"] == {"id": "old ones", "days": 7}
+
+
+RULES: dict[str, tuple[dict[str, Any], int | None]] = {
+    "all": ({"Filter": {"Prefix": ""}}, 5),
+    "this store": ({"Filter": {"Prefix": "p/"}}, 5),
+    "as in the first releases of S3": ({"Prefix": "p"}, 5),
+    "another store": ({"Filter": {"Prefix": "q/"}}, None),
+    "a part of the store": ({"Filter": {"Prefix": "p/t/"}}, None),
+    "by a tag": ({"Filter": {"Tag": {"Key": "a", "Value": "b"}}}, None),
+    "by tags": ({"Filter": {"And": {"Prefix": "p/", "Tags": [{"Key": "a", "Value": "b"}]}}}, None),
+    "by size": ({"Filter": {"ObjectSizeGreaterThan": 9}}, None),
+    "off": ({"Filter": {"Prefix": ""}, "Status": "Disabled"}, None),
+    "keeps some": (
+        {
+            "Filter": {"Prefix": ""},
+            "NoncurrentVersionExpiration": {"NoncurrentDays": 5, "NewerNoncurrentVersions": 2},
+        },
+        None,
+    ),
+    "of present objects": (
+        {"Filter": {"Prefix": ""}, "NoncurrentVersionExpiration": {}, "Expiration": {"Days": 5}},
+        None,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_which_rules_cover_the_store(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    changes, days = RULES[name]
+    rule = {"ID": "r", "Status": "Enabled", "NoncurrentVersionExpiration": {"NoncurrentDays": 5}, **changes}
+    store = open_object_store("s3://b/p")
+    monkeypatch.setattr(store._client, "call", lambda *_, **__: {"Rules": [rule]})
+    found = store.version_rule()
+    assert (found and found.days) == days
+
+
+def test_the_fastest_rule_counts_as_moto_answers_it(s3_bucket: str, versioned: Any) -> None:
+    """A bucket without rules has none."""
+    store = open_object_store(s3_bucket)
+    assert store.version_rule() is None
+    rules = [
+        {
+            "ID": f"after {days}",
+            "Filter": {"Prefix": ""},
+            "Status": "Enabled",
+            "NoncurrentVersionExpiration": {"NoncurrentDays": days},
+        }
+        for days in (9, 4)
+    ]
+    versioned.put_bucket_lifecycle_configuration(
+        Bucket=urlsplit(s3_bucket).netloc, LifecycleConfiguration={"Rules": rules}
+    )
+    found = store.version_rule()
+    assert found is not None
+    assert (found.id, found.days) == ("after 4", 4)
+
+
+@pytest.mark.parametrize(
+    ("status", "code"), [(403, "AccessDenied"), (405, "MethodNotAllowed"), (501, "NotImplemented")]
+)
+def test_rules_that_cannot_be_read_are_none(status: int, code: str, server: S3) -> None:
+    server.fault = lambda request: refusal(status, code)
+    assert open_object_store("s3://b/p").version_rule() is None
 
 
 def test_an_erasure_looks_whether_old_versions_are_gone(server: S3, tmp_path: Path, clock: Clock) -> None:

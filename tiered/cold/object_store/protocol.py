@@ -165,6 +165,14 @@ class OldVersion:
     modified_seconds: float
 
 
+@dataclass(frozen=True, slots=True)
+class VersionRule:
+    """A rule by which the bucket itself deletes old versions, ``days`` after they became old."""
+
+    id: str
+    days: int
+
+
 @runtime_checkable
 class KeepsVersions(Protocol):
     """An `ObjectStore` that may keep old versions of objects, invisible in listings."""
@@ -174,9 +182,20 @@ class KeepsVersions(Protocol):
         ...
 
     def delete_versions(self, versions: Iterable[OldVersion]) -> None:
-        """Delete old versions for good; a missing one is no error, and those that the bucket holds are `ObjectsHeld`."""
+        """Delete old versions for good; a missing one is no error.
+
+        Raises
+        ------
+        ObjectsHeld
+            The bucket holds some, or denies to delete them and has a `version_rule`.
+        ColdStorageError
+        """
         ...
 
     def hold_on(self, key: str) -> str:
         """Return what keeps the present version of an object from being deleted for good; empty if nothing is known to."""
+        ...
+
+    def version_rule(self) -> VersionRule | None:
+        """Return the fastest rule of the bucket that deletes all old versions of the store; None if none is known."""
         ...

@@ -13,11 +13,21 @@ from botocore.exceptions import ClientError
 from ...errors import ColdStorageError, ObjectNotFound, PreconditionFailed
 from .keys import check_conditions, check_key, check_precondition, check_prefix, check_range, is_key
 from .options import ColdOptions
-from .protocol import PROBE_PREFIX, Bytes, ObjectInfo, OldVersion, UnfinishedUpload, Upload, Versioned
+from .protocol import (
+    PROBE_PREFIX,
+    Bytes,
+    ObjectInfo,
+    OldVersion,
+    UnfinishedUpload,
+    Upload,
+    Versioned,
+    VersionRule,
+)
 from .request_counters import BucketCounts
 from .s3_client import S3Client, checksum, etag_of, whole_crc_of
 from .s3_errors import is_denied, status_of, translate
 from .s3_holds import error_of_held, hold_on
+from .s3_lifecycle import error_of_expiring, version_rule
 from .s3_upload import S3Upload
 
 _DELETE_KEYS_MAX = 1000  # of one DeleteObjects request
@@ -171,14 +181,19 @@ class S3Store:
         )
         denied = {row.get("Key") for row in undeleted if row.get("Code") == "AccessDenied"}
         refused = [(item.key, item.version_id) for item in wanted if prefix + item.key in denied]
-        held = error_of_held(self._client, refused) if refused else None
-        if held is not None:
-            raise held
+        if refused:
+            held = error_of_held(self._client, refused) or error_of_expiring(self._client, refused)
+            if held is not None:
+                raise held
         self._raise_undeleted(undeleted, "delete versions of")
 
     def hold_on(self, key: str) -> str:
         """See `KeepsVersions.hold_on`."""
         return str(hold_on(self._client, check_key(key)) or "")
+
+    def version_rule(self) -> VersionRule | None:
+        """See `KeepsVersions.version_rule`."""
+        return version_rule(self._client)
 
     def _delete(self, operation: str, objects: Sequence[dict[str, str]]) -> Sequence[dict[str, str]]:
         """Delete objects or versions; return the errors of those that were not."""

@@ -306,7 +306,8 @@ class _Assembly:
             raise
         in_use = _in_use(self._spark, frames)
         if lease is not None:
-            lease_keeper().add(lease.lease, LEASE_SECONDS, in_use, lease.bucket.close)
+            erasures = lease.erasures(self._pinned.topic_id)
+            lease_keeper().add(lease.lease, LEASE_SECONDS, in_use, lease.bucket.close, erasures)
         if tail is not None:
             lease_keeper().add(None, 0, in_use, tail.remove)
         parts = [self._rows(frame, files) for frame, files in zip(frames, plan.cold, strict=True)]

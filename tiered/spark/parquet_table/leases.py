@@ -7,13 +7,17 @@ import logging
 import os
 import socket
 import threading
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from uuid import UUID
 
 from ...base.ticker import Ticker
+from ...cold.manifest.erasures import read_ledger
 from ...cold.manifest.leases import Lease
+from ...cold.manifest.store_documents import StoreDocuments
 from ...cold.object_store.protocol import ObjectStore
 from ...errors import ColdStorageError
+from ...format.erasure import LedgerEntry
 from ...reader.tiers import Tiers
 
 LEASE_SECONDS = 3600.0
@@ -31,6 +35,16 @@ class BucketLease:
 
     lease: Lease
     bucket: ObjectStore
+
+    def erasures(self, topic_id: UUID) -> Callable[[], list[LedgerEntry]]:
+        """Return a function that returns the erasures since which objects of a topic are not named any more, though they are leased."""
+
+        def replaced() -> list[LedgerEntry]:
+            since_us = (self.lease.taken_seconds or 0) * 1e6
+            ledger = read_ledger(StoreDocuments(self.bucket))
+            return [x for x in ledger if x.topic_id == topic_id and (x.rewritten_us or 0) >= since_us]
+
+        return replaced
 
     def release(self) -> None:
         """Release the lease, and close the bucket."""
@@ -65,6 +79,21 @@ class _Entry:
     seconds: float
     in_use: Callable[[], bool]
     close: Callable[[], None]
+    erasures: Callable[[], Sequence[LedgerEntry]]
+    # Those that were said.
+    known: set[UUID] = field(default_factory=set)
+
+    def name_erasures(self) -> None:
+        """Log each erasure that lets objects go in spite of the lease."""
+        for erasure in self.erasures():
+            if erasure.id not in self.known:
+                self.known.add(erasure.id)
+                _log.warning(
+                    "erasure %d removes records of topic %s: objects that a table of this session reads go, at the latest after "
+                    "erase.lease_max; call table() again, or its queries fail with files that do not exist",
+                    erasure.number,
+                    erasure.topic,
+                )
 
 
 class LeaseKeeper:
@@ -76,7 +105,12 @@ class LeaseKeeper:
         self._process = os.getpid()
 
     def add(
-        self, lease: Lease | None, seconds: float, in_use: Callable[[], bool], close: Callable[[], None]
+        self,
+        lease: Lease | None,
+        seconds: float,
+        in_use: Callable[[], bool],
+        close: Callable[[], None],
+        erasures: Callable[[], Sequence[LedgerEntry]] = tuple,
     ) -> None:
         """Add a lease, or a resource without one.
 
@@ -90,9 +124,11 @@ class LeaseKeeper:
             Tells whether something can still read the snapshot; called at each `check`.
         close
             Called when nothing uses the snapshot any more, after the release of the lease.
+        erasures
+            Returns the erasures that let objects go in spite of the lease; called when it is renewed.
         """
         with self._lock:
-            self._entries.append(_Entry(lease, seconds, in_use, close))
+            self._entries.append(_Entry(lease, seconds, in_use, close, erasures))
 
     def check(self) -> None:
         """Renew the leases that are due, and release those that nothing uses."""
@@ -117,6 +153,7 @@ class LeaseKeeper:
             self._remove(entry)
         elif entry.lease.left_seconds < entry.seconds * _RENEW_SHARE:
             entry.lease.renew()
+            entry.name_erasures()
 
     def _is_forked(self) -> bool:
         """Whether this is a forked child. Its leases belong to the parent, which goes on."""
