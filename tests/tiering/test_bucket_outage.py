@@ -12,6 +12,7 @@ from botocore.retries.standard import ExponentialBackoff
 
 import tiered
 from tests.support.clock import Clock
+from tests.support.erasure_passes import fill_named
 from tests.support.scripted_server import Answer, Request, refusal, refusing, serving
 from tests.support.stores import EVICT_US, OFFLOAD_US, local_segments, open_store, stepwise, tier, values
 from tests.support.watched_bucket import WatchedBucket, away, open_at
@@ -380,3 +381,25 @@ def test_a_bucket_that_is_away_is_asked_by_the_first_of_many_topics_alone(
             elif call is store.tierer.tables.run:
                 assert list(found.problems) == ["a", "b", "c"]
         bucket.hook = lambda request: None
+
+
+def test_an_erasure_waits_for_a_bucket_that_is_away_and_says_so(tmp_path: Path, clock: Clock) -> None:
+    """Also one that was called meanwhile, and beyond its deadline; then it goes on."""
+    bucket = WatchedBucket()
+    with open_at(tmp_path / "data", bucket, clock) as store:
+        topic = fill_named(store)
+        clock.advance(9 * 3600)
+        store.tier()
+        bucket.hook = away
+        erasure = topic.erase(["b"])
+        clock.advance(31 * 86_400)
+        with pytest.raises(tiered.ColdStorageError, match="no route to host"):
+            store.tier()
+        assert "no route to host" in erasure.waits_for
+        (line,) = store.status().erasures
+        assert line.endswith(f"it waits: {erasure.waits_for}")
+        bucket.hook = lambda request: None
+        for _ in range(2):
+            store.tier()
+        assert erasure.state == "sweeping"
+        assert "no route to host" not in erasure.waits_for

@@ -17,7 +17,7 @@ pass deletes segments whose objects lack records (`policies.rules.evict`), and n
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from uuid import UUID
@@ -323,11 +323,21 @@ class Erasures:
             # does not delete their values.
             elif erasure.is_open and undeleted:
                 waiting[erasure.id] = undeleted
+        return problems + self._note(lambda erasure: waiting.get(erasure.id, ""))
+
+    def note_away(self, error: TieredError) -> list[TieredError]:
+        """Note that all open erasures wait for a bucket that does not answer; return the errors of that."""
+        return self._note(lambda erasure: f"{type(error).__name__}: {error}" if erasure.is_open else "")
+
+    def _note(self, wait: Callable[[LedgerEntry], str]) -> list[TieredError]:
+        """Write what each erasure waits for; return the errors."""
+        ledger = self._context.erasures
         try:
-            ledger.note_waiting(waiting)
+            if ledger is not None:
+                ledger.note_waiting({item.id: wait(item) for item in ledger.read()})
         except (TieredError, OSError) as error:
-            problems.append(as_tiered_error(error))
-        return problems
+            return [as_tiered_error(error)]
+        return []
 
     def _awaited(self, error: TieredError, problems: list[TieredError]) -> str:
         """Return an error as what an erasure waits for; it is a problem, too, unless the bucket itself ends it in time."""

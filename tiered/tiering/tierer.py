@@ -187,9 +187,12 @@ class Tierer:
                 rounds.append(report)
             if self._tiers.has_cold and read_swept(self.survey.root) is None:
                 self._sweep.write_time(plan.now_us)  # the first sweep is due one interval from now on
-            if self.pauses.of_store() is None and not any(map(may_be_away, [*problems, *survey_problems])):
+            if self.pauses.of_store() is None:
+                away = next(filter(may_be_away, [*problems, *survey_problems]), None)
                 with self.locks.turn_of_pass(should_stop):
-                    survey_problems += self.erasures.advance()
+                    survey_problems += (
+                        self.erasures.advance() if away is None else self.erasures.note_away(away)
+                    )
         return join_reports(rounds), problems + survey_problems
 
     def _execute(self, plan: Plan, should_stop: Callable[[], bool]) -> tuple[TierReport, bool]:
