@@ -209,6 +209,18 @@ def contents(folder: Path) -> dict[str, tuple[bytes, int]]:
     return {str(path): (path.read_bytes(), path.stat().st_mtime_ns) for path in folder.rglob("*.*")}
 
 
+def test_a_store_with_transactions_is_refused_by_the_release_before(tmp_path: Path, before: Path) -> None:
+    """It would not complete a transaction after a crash: here, from the bucket alone, and by a restore."""
+    *wrote, here = run(ROOT, tmp_path, "write:0", "transact", "check")
+    assert wrote == [{"failed": []}] * 2
+    sound(here)
+    for refused in run(before, tmp_path, "write:1", "check", "read_bucket", "check_restored"):
+        assert refused.get("error") == "UnsupportedFormat", refused
+        assert "store.json" in refused["message"]
+    (again,) = run(ROOT, tmp_path, "check")
+    assert sound(again) == sound(here)
+
+
 def test_a_store_with_batches_is_refused_by_name_and_one_with_transactions_is_not(
     tmp_path: Path, before_batches: Path
 ) -> None:
