@@ -7,7 +7,7 @@ UV := $(shell command -v uv 2>/dev/null)
 PYTHONS := python3 python3.14 python3.13 python3.12 python3.11 python
 # Three processes keep two cores busy, as tests also wait; Spark's tests all go to one of them.
 WORKERS := 3
-# How long `make torture` may take, about, on two quiet processors: each kind of test has its share.
+# How long the tests of `make torture` go on that repeat with new seeds: each kind has its share. The others take half an hour more.
 MINUTES := 25
 # Tests start hundreds of interpreters: without this setting each would compile the package anew.
 export PYTHONDONTWRITEBYTECODE =
@@ -59,7 +59,7 @@ bench: $(VENV)/.bench ## the benchmarks; with Cargo beside rivven-core too, with
 	-@$(MAKE) --no-print-directory build/accelerator/.built
 	PYTHONPATH=$(CURDIR)/build/accelerator $(BIN)/python -m benchmarks --write-docs
 
-torture: $(VENV)/.dev ## the slow tests, for about 25 minutes; their counts go into docs/design/testing.md
+torture: $(VENV)/.dev ## the slow tests, for about an hour; their counts go into docs/design/testing.md
 	mkdir -p build && rm -f $(TALLY)
 	TIERED_TEST_TALLY=$(TALLY) TIERED_TEST_PROFILE=thorough TIERED_TEST_TORTURE_MINUTES=$(MINUTES) \
 		$(BIN)/python -m pytest -m slow -n $(WORKERS) --dist loadgroup --timeout 3600
