@@ -593,10 +593,11 @@ def read_all(access: Tiers, meta: Meta, start: int | None = None) -> tuple[int, 
 class ModelRestore(_Restore):
     """The real one; the local files are those of a disk."""
 
-    def __init__(self, disk: Disk) -> None:
+    def __init__(self, disk: Disk, began_us: int) -> None:
         self.disk = disk
         host = SimpleNamespace(fs=_Files(disk), clock=lambda: CLOCK_US)
-        super().__init__(StoreDocuments(model().store()), STORE, frozenset(), disk.root, None, host, None, {})  # type: ignore[arg-type]
+        bucket = StoreDocuments(model().store())
+        super().__init__(bucket, STORE, frozenset(), disk.root, None, host, None, began_us, {})  # type: ignore[arg-type]
         self._catalog = SimpleNamespace(  # type: ignore[assignment]
             make_root=lambda: None,
             write_topic=lambda meta: None,
@@ -619,8 +620,8 @@ class ModelRestore(_Restore):
 
 def restore(disk: Disk) -> None:
     """Restore into a disk, as `tiered.restore` does before it opens the store."""
-    verify_bucket(StoreDocuments(model().store()), None, CLOCK_US, {})
-    ModelRestore(disk).run()
+    _, _, committed_us = verify_bucket(StoreDocuments(model().store()), None, CLOCK_US, {})
+    ModelRestore(disk, max(CLOCK_US, committed_us)).run()
 
 
 def _disk(path: Path) -> Disk:

@@ -13,7 +13,7 @@ from tests.support.clock import Clock
 from tests.support.disk_model import NOTHING, Image, Objects, Put
 from tests.support.recorder import Recorder
 from tests.transactions.lives import BUCKET, SHIPPED, host_of
-from tests.transactions.test_reads_beside_restores import PLACES, TRANSACTIONS, life
+from tests.transactions.published_in_part import PLACES, TRANSACTIONS, life
 
 HALF_US, HOUR_US = 500_000, 3_600_000_000
 
