@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -316,6 +317,15 @@ def test_a_document_is_written_anew_from_what_else_says_it(place: Place, name: s
     assert PARTITIONS == 2  # and partition 1 is still fenced:
     with tiered.open(place.data) as store, pytest.raises(tiered.Fenced):
         store.topic("orders").append(b"x", partition=1)
+
+
+def test_a_document_too_long_to_read_is_put_aside_and_written_anew(place: Place) -> None:
+    path = place.data / "store.json"
+    os.truncate(path, 1 << 40)
+    report = repair(place)
+    assert [item.where for item in done(report)] == [str(path)]
+    assert [item.stat().st_size for item in aside(path)] == [1 << 40]
+    check_whole(place, report)
 
 
 def test_a_store_with_transactions_keeps_its_format(tmp_path: Path, clock: Clock) -> None:

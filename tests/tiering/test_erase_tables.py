@@ -16,6 +16,7 @@ from tests.support.clock import Clock
 from tests.support.delegate import Delegate
 from tests.support.stores import open_store, stepwise
 from tiered.settings.sections import SweepSettings
+from tiered.table.table_sweep import stale_files
 from tiered.tiering import erasures, table_passes
 
 pytest.importorskip("pyiceberg")
@@ -89,6 +90,20 @@ def test_a_topic_that_goes_on_holds_up_no_erasure(
             store.sweep()
         assert (erasure.state, erasure.waits_for) == ("done", "")
     assert files_with(tmp_path, NEEDLE) == []
+
+
+def test_a_version_that_the_listing_lacks_may_be_from_before(store: Any) -> None:
+    class Lacking(Delegate):
+        def list(self, prefix: str) -> Any:
+            return (info for info in self.inner.list(prefix) if "/snap-" not in info.key)
+
+    bucket, topic_id = store.context.tiers.object_store, store.topic("t").meta.topic_id
+    traces = [
+        list(stale_files(each, "t", topic_id, 1.0, set(), grace_seconds=0.0))
+        for each in (bucket, Lacking(bucket))
+    ]
+    assert traces[0] == []
+    assert ["names objects from before" in line for line in traces[1]] == [True]
 
 
 def test_a_manifest_of_the_second_of_the_rewriting_is_waited_for(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable
 from contextlib import suppress
@@ -52,7 +53,10 @@ def damage(bucket: WatchedBucket, erasure: Any, how: str) -> None:
 def damage_here(tmp_path: Path, erasure: Any, how: str) -> Path:
     """Damage the values on the disk; return their file."""
     path: Path = tmp_path / "data" / erasure.entry.values_name
-    path.write_bytes(DAMAGES[how](path.read_bytes()) or b"")
+    if how == "too long":
+        os.truncate(path, 1 << 40)
+    else:
+        path.write_bytes(DAMAGES[how](path.read_bytes()) or b"")
     return path
 
 
@@ -186,7 +190,7 @@ def test_an_erasure_that_was_given_up_is_so_wherever_that_dies(
     assert 3 < step < 20
 
 
-@pytest.mark.parametrize("how", ["another key", "cut off"])
+@pytest.mark.parametrize("how", ["another key", "cut off", "too long"])
 def test_damaged_values_here_come_from_the_bucket(
     tmp_path: Path, clock: Clock, bucket: WatchedBucket, days: Callable[[float], None], how: str
 ) -> None:
@@ -200,7 +204,7 @@ def test_damaged_values_here_come_from_the_bucket(
         assert {number % 3 for number in numbers_named(store.topic("t"))} == {0, 2}
 
 
-@pytest.mark.parametrize("how", ["another key", "cut off"])
+@pytest.mark.parametrize("how", ["another key", "cut off", "too long"])
 def test_damaged_values_here_erase_nothing(
     tmp_path: Path, clock: Clock, bucket: WatchedBucket, days: Callable[[float], None], how: str
 ) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -21,13 +23,17 @@ from tests.transactions.published_in_part import TOPICS, TRANSACTIONS, Ends, lif
 from tiered.cold.manifest.restore_intent import abandon_restore, intent_of
 from tiered.cold.object_store.protocol import ObjectInfo
 from tiered.engine.host import Host
+from tiered.engine.open_topics import OpenTopic
 from tiered.errors import RestoreUnderWay
 from tiered.format.document import decode_document, encode_document
+from tiered.format.manifest import Head, Origin
 from tiered.recovery import restore
 from tiered.transactions import log_topic
+from tiered.transactions.log_records import read_records
 from tiered.transactions.log_topic import LogTopic
-from tiered.transactions.restored_log import UNKNOWN
+from tiered.transactions.restored_log import UNKNOWN, cuts_of
 from tiered.transactions.transaction_log import TransactionLog
+from tiered.warm.catalog import TransactionsCut
 
 
 @cache
@@ -186,6 +192,34 @@ def test_a_reader_that_stays_open_forgets_what_a_restore_undid() -> None:
         assert seen(reader) == TRANSACTIONS
         bucket.objects = found[-1]
         assert 0 <= seen(reader) <= 3
+        assert [(item.consumer, item.offset) for item in reader.consumers()] == [("billing", 2)]
+
+
+def test_every_restore_from_which_a_log_descends_has_undone_its_records_and_no_later_ones() -> None:
+    """The second restore, to before the end of the first, made the log shorter: what it got since lies where undone records lay."""
+    head = Head(
+        store_id=UUID(int=1), topic_id=UUID(int=2), partition=0, epoch=9, lineages=((1, 0), (5, 60), (7, 40)), commit_id="",
+        start_offset=0, end_offset=45,
+        origins=(Origin(5, 5_000, 1, 60, 0), Origin(6, 5_500, 5, 70, 0), Origin(7, 7_000, 5, 40, 0)),
+        cuts=((5, 4_000), (6, 4_500), (7, 6_000)),
+    )  # fmt: skip
+    assert cuts_of(head) == (TransactionsCut(6_000, 40), TransactionsCut(4_000, 40))
+    assert cuts_of(replace(head, cuts=((5, 4_000),))) == (TransactionsCut(4_000, 40),)
+
+
+def test_a_replay_during_which_a_restore_moved_the_log_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A read of records reads the head anew, as where an object is gone; positions have no other check."""
+    found = states(2)
+    bucket = MovingBucket(found[0], found[0], 0)
+
+    def move_on(topic: OpenTopic, names: Sequence[str], start: int, end: int) -> Iterator[Any]:
+        rows = list(read_records(topic, names, start, end))
+        bucket.objects = found[-1]
+        log_topic.offset_ranges(topic)
+        yield from rows
+
+    monkeypatch.setattr(log_topic, "read_records", move_on)
+    with open_bucket(bucket) as reader:
         assert [(item.consumer, item.offset) for item in reader.consumers()] == [("billing", 2)]
 
 

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tiered.errors import Backpressure, DiskFull
+from tiered.errors import Backpressure, CorruptionError, DiskFull
+from tiered.warm.document_file import read_document
 from tiered.warm.filesystem import OsFileSystem, mark_used, new_file, read_whole, write_atomically
 
 FS = OsFileSystem()
@@ -49,6 +50,16 @@ def test_a_disk_without_room_and_a_process_without_descriptors_are_told_apart(
 
     assert str(tmp_path) in str(caught.value)
     assert [path.name for path in tmp_path.iterdir()] == ["old"]
+
+
+def test_a_document_that_is_longer_than_any_is_damaged_and_not_read(tmp_path: Path) -> None:
+    """As by a length that the file system has wrong: it would take all memory."""
+    path = tmp_path / "store.json"
+    path.touch()
+    os.truncate(path, 1 << 40)
+    with pytest.raises(CorruptionError, match="longer than any") as caught:
+        read_document(path)
+    assert caught.value.where == str(path)
 
 
 @contextmanager

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tracemalloc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -139,6 +140,26 @@ def test_damage_in_front_of_synced_bytes_is_corruption(tmp_path: Path) -> None:
     for place in range(last, len(data)):
         path.write_bytes(flipped(data, place))
         assert read(path) == [b"a", b"b"], "nothing after it proves that the last block was durable"
+
+
+def test_a_proof_far_behind_the_damage_is_found_with_little_memory(tmp_path: Path) -> None:
+    """Also one whose header lies across two windows of the search."""
+    path = write_segment(tmp_path / "0", [[b"a"], [b"b"]], seal=False)
+    data, damaged = path.read_bytes(), SegmentFile.open(path).index.positions[1]
+    for distance in (4 << 20, (4 << 20) - 64, (4 << 20) + 64, 64 << 20):
+        with path.open("wb") as file:
+            file.write(flipped(data, damaged + 70))
+            file.seek(damaged + distance)
+            file.write(block_bytes(200, b"c", synced=len(data)))
+        tracemalloc.start()
+        try:
+            with pytest.raises(CorruptionError, match="bytes that had been synced") as found:
+                SegmentFile.open(path, use_mmap=False)
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+        assert found.value.position == damaged
+        assert peak < 24 << 20
 
 
 def test_a_clean_close_proves_the_last_block_too(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from uuid import UUID, uuid4
 
+from ..errors import CorruptionError
 from ..policies.policy import Policy
 from ..reader.tiers import Tiers
 from ..survey.erasure_places import DAMAGED_PREFIX
@@ -32,11 +33,13 @@ def aside_name(path: Path) -> Path:
 
 
 def copy_aside(fs: FileSystem, path: Path) -> str:
-    """Copy a small damaged file durably before it is replaced; return the path, or ``""`` if there is no file."""
+    """Keep a small damaged file durably before it is replaced; return the path, or ``""`` if there is no file."""
     try:
         data = read_whole(path)
     except FileNotFoundError:
         return ""
+    except CorruptionError:  # too long to copy
+        return str(link_aside(fs, path) or move_aside(fs, path))
     target = aside_name(path)
     fd = fs.create(target)
     try:

@@ -177,8 +177,8 @@ class Erasures:
         """Return the values of an open erasure on this disk; None if they are not there as they were."""
         ledger = self._context.erasures
         assert ledger is not None  # the erasure is from there
-        data = ledger.values_bytes(erasure)
         try:
+            data = ledger.values_bytes(erasure)
             if data is not None:
                 self._check_values(erasure, data)
         except CorruptionError as error:

@@ -72,7 +72,12 @@ class ErasureLedger:
             raise CorruptionError("the values of an open erasure are missing", where=str(path)) from None
 
     def values_bytes(self, erasure: LedgerEntry) -> bytes | None:
-        """Return the values of an erasure as stored; None if they are not here."""
+        """Return the values of an erasure as stored; None if they are not here.
+
+        Raises
+        ------
+        CorruptionError
+        """
         try:
             return read_whole(self._folder.parent / erasure.values_name)
         except FileNotFoundError:

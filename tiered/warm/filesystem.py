@@ -17,11 +17,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
-from ..errors import Backpressure, DiskFull, FileUnreadable, TieredError
+from ..errors import Backpressure, CorruptionError, DiskFull, FileUnreadable, TieredError
 from . import rights
 from .open_file import open_file, open_regular
 
 _IOV_MAX = 512
+_SMALL_BYTES_MAX = 1 << 28
 NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 """Numbers of system errors that say that a write found no room."""
 _NO_DESCRIPTOR = {errno.EMFILE, errno.ENFILE}
@@ -289,10 +290,14 @@ def read_whole(path: Path) -> bytes:
     Raises
     ------
     FileNotFoundError, Backpressure
+    CorruptionError
+        It is so long that it would take all memory.
     FileUnreadable
         The disk failed, or it is no regular file.
     """
     with ReadErrors(path), os.fdopen(open_regular(path), "rb") as file:
+        if os.fstat(file.fileno()).st_size > _SMALL_BYTES_MAX:
+            raise CorruptionError("is longer than any file of its kind", where=str(path))
         return file.read()
 
 

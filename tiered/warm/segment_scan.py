@@ -12,6 +12,8 @@ were durable before the proof was written verify by then.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -223,18 +225,17 @@ def _check_torn_tail(
     damage: CorruptionError,
 ) -> None:
     """Raise unless the bytes from `position` on can be a torn tail."""
-    proof = synced > position
-    tail = data.slice(position).to_pybytes()
-    at = tail.find(MAGIC)
-    while at >= 0 and not proof:
-        if at % ALIGNMENT == 0:
-            try:
-                later = decode_header(tail[at : at + HEADER_BYTES])
-                same = later.segment_id == segment.segment_id.bytes and later.writer_epoch >= epoch
-                proof = same and later.synced_through > position
-            except CorruptionError:
-                pass
-        at = tail.find(MAGIC, at + 1)
+    proof, at = synced > position, position
+    while not proof and at < data.size:
+        # A header may begin at the last bytes of a window.
+        piece = data.slice(at, min(_WINDOW_BYTES + HEADER_BYTES, data.size - at)).to_pybytes()
+        proof = any(
+            later.segment_id == segment.segment_id.bytes
+            and later.writer_epoch >= epoch
+            and later.synced_through > position
+            for later in _headers(piece)
+        )
+        at += _WINDOW_BYTES
     if proof:
         raise CorruptionError(
             f"{damage.reason}, in bytes that had been synced",
@@ -242,3 +243,13 @@ def _check_torn_tail(
             position=damage.position,
             offsets=damage.offsets or (offset, offset),
         )
+
+
+def _headers(piece: bytes) -> Iterator[BlockHeader]:
+    """Yield the valid headers in bytes that begin where a block may begin."""
+    at = piece.find(MAGIC)
+    while at >= 0:
+        if at % ALIGNMENT == 0:
+            with suppress(CorruptionError):
+                yield decode_header(piece[at : at + HEADER_BYTES])
+        at = piece.find(MAGIC, at + 1)
