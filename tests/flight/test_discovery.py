@@ -22,7 +22,7 @@ import pytest
 
 import tiered
 from tests.flight.serving import SERVER
-from tiered.errors import ServerUnavailable, TopicNotFound
+from tiered.errors import CorruptionError, ServerUnavailable, TopicNotFound
 from tiered.flight import open_noticed
 from tiered.flight.client.connection import Connection
 from tiered.flight.client.discovery import find_server
@@ -33,7 +33,9 @@ from tiered.flight.wire.messages import Ticket
 from tiered.flight.wire.options import ConnectOptions
 from tiered.flight.wire.serving_file import SERVING_LOCK, Posting, read_notice, standing_notice
 from tiered.warm.catalog import SERVING_FILE
+from tiered.warm.document_file import write_document
 from tiered.warm.file_lock import facts_of_holder
+from tiered.warm.filesystem import OsFileSystem
 
 TOKEN = "s3cret-of-a-test"
 
@@ -158,6 +160,16 @@ def test_a_notice_that_cannot_be_read_keeps_nobody_from_reading(
     (tmp_path / "data" / SERVING_FILE).mkdir()
     assert find_server(tmp_path / "data", tiered.Settings()) is None
     assert "its server is not used" in caplog.text
+
+
+def test_a_notice_whose_address_fills_a_terminal_names_nobody(store: tiered.Store, tmp_path: Path) -> None:
+    write_document(
+        OsFileSystem(),
+        tmp_path / "data" / SERVING_FILE,
+        {"location": "grpc://" + "a" * 300_000, "store_id": str(store.store_id)},
+    )
+    with pytest.raises(CorruptionError, match="no place of a server"):
+        read_notice(tmp_path / "data")
 
 
 def test_a_disk_without_room_keeps_nobody_from_serving(

@@ -30,6 +30,8 @@ SERVING_LOCK = "serving.lock"
 _log = logging.getLogger("tiered.flight")
 # A reader that tests whether the lock is held holds it for a moment.
 _LOCK_SECONDS = 5.0
+# Messages show the address; the name of a host has at most 253 characters.
+_LOCATION_MAX = 400
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,8 +159,8 @@ def read_notice(root: Path) -> ServingFile | None:
         return None
     texts = [values.get(name) for name in ("directory_id", "instance", "secret")]
     try:
-        if not all(isinstance(text, str | None) for text in texts):
-            raise TypeError("an id is no text")
+        if len(values["location"]) > _LOCATION_MAX or not all(isinstance(text, str | None) for text in texts):
+            raise ValueError("an address or an id is none")
         directory, instance, secret = texts
         return ServingFile(
             str(values["location"]),
