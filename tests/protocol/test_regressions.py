@@ -11,11 +11,11 @@ import pytest
 import tiered
 from tests.support.clock import Clock
 from tests.support.delegate import Delegate
-from tests.support.stores import OFFLOAD_US, let_intent_lapse, open_store, stepwise, tier, values
+from tests.support.restores import Overtaken
+from tests.support.stores import OFFLOAD_US, open_store, stepwise, tier, values
 from tiered.cold.object_store.connect import open_object_store
 from tiered.engine.host import Host
 from tiered.errors import ObjectNotFound
-from tiered.warm.filesystem import OsFileSystem
 
 
 @pytest.fixture
@@ -32,18 +32,7 @@ def test_a_restore_that_was_overtaken_does_not_fence_the_one_that_overtook(
         store.topic("t").roll()
         tier(store, clock, OFFLOAD_US)
 
-    class Overtaken(OsFileSystem):
-        second: tiered.Store | None = None
-
-        def rename(self, source: Path, target: Path) -> None:
-            if target.name == "topic.json" and self.second is None:
-                let_intent_lapse(tmp_path / "bucket")
-                self.second = tiered.restore(
-                    url, tmp_path / "second", settings=stepwise(), host=Host(clock=clock)
-                )
-            super().rename(source, target)
-
-    fs = Overtaken()
+    fs = Overtaken(url, tmp_path, clock)
     with pytest.raises(tiered.Fenced):
         tiered.restore(url, tmp_path / "first", settings=stepwise(), host=Host(clock=clock, fs=fs))
     assert fs.second is not None

@@ -6,17 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.fast_endpoint import s3_endpoint
+from tests.support.fast_endpoint import s3_endpoint, url
 
-__all__ = ["s3_endpoint"]
-
-
-@pytest.fixture(params=["s3", "file"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "s3":
-        found: str = request.getfixturevalue("s3_bucket")
-        return found
-    return f"file://{tmp_path}/bucket"
+__all__ = ["s3_endpoint", "url"]
 
 
 @pytest.fixture

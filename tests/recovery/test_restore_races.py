@@ -17,7 +17,7 @@ import tiered
 from tests.support import fork_server
 from tests.support.clock import Clock
 from tests.support.paths import ROOT
-from tests.support.restores import offloaded
+from tests.support.restores import Overtaken, offloaded
 from tests.support.stores import committer_of, let_intent_lapse, stepwise, values
 from tests.support.watched_bucket import URL, WatchedBucket, away, host, open_at, settings
 from tiered.cold.manifest.restore_intent import INTENT_SECONDS
@@ -28,7 +28,6 @@ from tiered.engine.host import Host
 from tiered.errors import RestoreUnderWay
 from tiered.tiering.claims import Claims
 from tiered.tiering.publisher import LOCKED_SECONDS_MAX, Publisher
-from tiered.warm.filesystem import OsFileSystem
 from tiered.warm.partition_directory import read_fence
 
 COLD = settings("cold", tail_interval="off")
@@ -404,18 +403,7 @@ def test_of_two_restores_that_race_one_goes_on(tmp_path: Path, clock: Clock, fil
     """The one that began first, and stood still for so long, ends with `Fenced`, and its directory is no store."""
     offloaded(tmp_path / "data", file_url, clock)
 
-    class Overtaken(OsFileSystem):
-        second: tiered.Store | None = None
-
-        def rename(self, source: Path, target: Path) -> None:
-            if target.name == "topic.json" and self.second is None:
-                let_intent_lapse(tmp_path / "bucket")
-                self.second = tiered.restore(
-                    file_url, tmp_path / "second", settings=stepwise(), host=Host(clock=clock)
-                )
-            super().rename(source, target)
-
-    fs = Overtaken()
+    fs = Overtaken(file_url, tmp_path, clock)
     with pytest.raises(tiered.Fenced, match="restored elsewhere"):
         tiered.restore(file_url, tmp_path / "first", settings=stepwise(), host=Host(clock=clock, fs=fs))
     with pytest.raises(tiered.ConfigError, match="cut short"):

@@ -158,6 +158,13 @@ def test_a_restore_that_was_cut_short_is_understood_by_both_releases(tmp_path: P
     assert refused.get("error") == "Fenced" or any("fenced" in text for text in refused["failed"]), refused
 
 
+def check_refused(release: Path, root: Path) -> None:
+    """Check that a release refuses a store by name: here, from the bucket alone, and by a restore."""
+    for refused in run(release, root, "write:1", "check", "read_bucket", "check_restored"):
+        assert refused.get("error") == "UnsupportedFormat", refused
+        assert "store.json" in refused["message"]
+
+
 @pytest.mark.parametrize(("work", "count"), [("erase", "erased"), ("compact", "removed")])
 def test_a_store_with_gaps_is_refused_by_the_release_before_everywhere(
     tmp_path: Path, before: Path, work: str, count: str
@@ -170,9 +177,7 @@ def test_a_store_with_gaps_is_refused_by_the_release_before_everywhere(
     assert wrote == {"failed": []}
     assert worked[count] > 0
     sound(here)
-    for refused in run(before, tmp_path, "write:1", "check", "read_bucket", "check_restored"):
-        assert refused.get("error") == "UnsupportedFormat", refused
-        assert "store.json" in refused["message"]
+    check_refused(before, tmp_path)
     (again,) = run(ROOT, tmp_path, "check")
     assert sound(again) == sound(here)
 
@@ -214,9 +219,7 @@ def test_a_store_with_transactions_is_refused_by_the_release_before(tmp_path: Pa
     *wrote, here = run(ROOT, tmp_path, "write:0", "transact", "check")
     assert wrote == [{"failed": []}] * 2
     sound(here)
-    for refused in run(before, tmp_path, "write:1", "check", "read_bucket", "check_restored"):
-        assert refused.get("error") == "UnsupportedFormat", refused
-        assert "store.json" in refused["message"]
+    check_refused(before, tmp_path)
     (again,) = run(ROOT, tmp_path, "check")
     assert sound(again) == sound(here)
 

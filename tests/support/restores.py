@@ -9,10 +9,12 @@ import tiered
 from tests.support.clock import Clock
 from tests.support.stores import (
     evict_all,
+    let_intent_lapse,
     open_store,
     stepwise,
 )
 from tiered.engine.host import Host
+from tiered.warm.filesystem import OsFileSystem
 
 BY_TAILS = stepwise(offload={"after": "4h", "tail_interval": "1s"})
 
@@ -34,3 +36,20 @@ def offloaded(path: Path, url: str, clock: Clock, count: int = 10) -> None:
 def by_tail_pass(store: tiered.Store, clock: Clock) -> None:
     report = store.tierer.tail_pass()
     assert (report.report.failed, dict(report.problems)) == ((), {})
+
+
+class Overtaken(OsFileSystem):
+    """The files of a restore that stands still before its first topic, until another one, `second`, has overtaken it.
+
+    The bucket of the store is the folder ``bucket`` of `path`.
+    """
+
+    def __init__(self, url: str, path: Path, clock: Clock) -> None:
+        self.second: tiered.Store | None = None
+        self._url, self._path, self._clock = url, path, clock
+
+    def rename(self, source: Path, target: Path) -> None:
+        if target.name == "topic.json" and self.second is None:
+            let_intent_lapse(self._path / "bucket")
+            self.second = restored(self._url, self._path / "second", self._clock)
+        super().rename(source, target)

@@ -10,11 +10,11 @@ import pytest
 
 import tiered
 from tests.support.children import Zygote, zygote_with_endpoint
-from tests.support.fast_endpoint import s3_endpoint
+from tests.support.fast_endpoint import s3_endpoint, url
 from tests.support.s3_server import S3Process
 from tests.torture.place import Place
 
-__all__ = ["s3_endpoint"]
+__all__ = ["s3_endpoint", "url"]
 
 
 @pytest.fixture(scope="session")
@@ -23,15 +23,6 @@ def zygote(fast_server: S3Process, tmp_path_factory: pytest.TempPathFactory) -> 
         "tests.torture.zygote", fast_server.url, tmp_path_factory.mktemp("zygote")
     ) as zygote:
         yield zygote
-
-
-@pytest.fixture(params=["s3", "file"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """URL of an empty cold tier."""
-    if request.param == "s3":
-        found: str = request.getfixturevalue("s3_bucket")
-        return found
-    return f"file://{tmp_path}/bucket"
 
 
 @pytest.fixture

@@ -118,8 +118,8 @@ def old_versions(
     Parameters
     ----------
     named
-        Returns `named_objects`; called if there is an old version of data. These objects were checked, and no name is used twice: if somebody has deleted such an
-        object, its old version is all that is left of live records.
+        Returns `named_objects`; called if there is an old version of data. These objects were checked, and no name is used
+        twice: if somebody has deleted such an object, its old version is all that is left of live records.
     """
     if not isinstance(store, KeepsVersions):
         return

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -227,23 +227,26 @@ def lifecycle(days: int, prefix: str = "") -> Any:
     )
 
 
+def by_rule(rule: Any, fault: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """A fault of a server whose bucket has a rule."""
+    return lambda request: (
+        rule if operation_of(request) == "GetBucketLifecycleConfiguration" else fault(request)
+    )
+
+
 def test_old_versions_may_go_by_a_rule_of_the_bucket(server: S3, tmp_path: Path, clock: Clock) -> None:
     """Without the right to delete them the erasure waits for the rule, and is done when no version is listed any more."""
     server.keeps_versions = True
     with erasing(tmp_path / "data", "s3://b/p", clock) as (store, erasure):
-        server.fault = lambda request: (
-            lifecycle(7)
-            if operation_of(request) == "GetBucketLifecycleConfiguration"
-            else refusing_versions(request)
-        )
+        server.fault = by_rule(lifecycle(7), refusing_versions)
         for _ in range(6):
             _, problems = store.tierer.run_once()
             assert problems == []
             store.sweep()
             clock.advance(60)
-        by_rule = "by lifecycle rule 'old ones' of the bucket, which deletes old versions after 7 days"
+        named = "by lifecycle rule 'old ones' of the bucket, which deletes old versions after 7 days"
         assert erasure.state == "sweeping"
-        assert by_rule in erasure.waits_for
+        assert named in erasure.waits_for
         assert "grant" not in erasure.waits_for
         objects = [key for key in server.old if "/data/" in key[0]]
         assert objects
@@ -265,11 +268,7 @@ def test_old_versions_may_go_by_a_rule_of_the_bucket(server: S3, tmp_path: Path,
 def test_a_rule_that_is_too_slow_does_not_count(server: S3, tmp_path: Path, clock: Clock) -> None:
     server.keeps_versions = True
     with erasing(tmp_path / "data", "s3://b/p", clock) as (store, erasure):
-        server.fault = lambda request: (
-            lifecycle(30)
-            if operation_of(request) == "GetBucketLifecycleConfiguration"
-            else refusing_versions(request)
-        )
+        server.fault = by_rule(lifecycle(30), refusing_versions)
         for _ in range(6):
             _, problems = store.tierer.run_once()
             store.sweep()
@@ -292,9 +291,7 @@ def test_a_dry_run_of_an_erasure_names_the_rule(server: S3, tmp_path: Path, cloc
 
     assert "lifecycle" not in printed()
     assert json.loads(printed("--json"))["version_rule"] is None
-    server.fault = lambda request: (
-        lifecycle(7) if operation_of(request) == "GetBucketLifecycleConfiguration" else None
-    )
+    server.fault = by_rule(lifecycle(7), lambda _: None)
     assert "go by lifecycle rule 'old ones' of the bucket after 7 days" in " ".join(printed().split())
     assert json.loads(printed("--json"))["version_rule"] == {"id": "old ones", "days": 7}
 

@@ -176,10 +176,6 @@ class Committer:
         checked: tuple[object, float] | None = None
         first = lineage_epoch is None if may_begin is None else may_begin
 
-        def begun(head: Head) -> Head:
-            # The clock of another host never dates a lineage before the last commit.
-            return next_lineage(head, max(self._clock(), head.committed_us) if began_us is None else began_us)
-
         def plan(head: Head | None) -> Head:
             nonlocal checked
             lineages, now = head.lineages if head else None, self._monotonic()
@@ -199,14 +195,16 @@ class Committer:
                     start_offset=start_offset,
                     end_offset=start_offset,
                 )
-                return begun(first_head) if begin_lineage else first_head
+                return next_lineage(first_head, self._clock(), began_us) if begin_lineage else first_head
             self._check_store(head)
             if lineage_epoch not in (None, head.lineage_epoch):
                 raise Fenced(
                     f"lineage {head.lineage_epoch} of {self._where} began at offset {head.lineages[-1][1]}; "
                     f"this store belongs to lineage {lineage_epoch}"
                 )
-            return begun(head) if begin_lineage else replace(head, epoch=head.epoch + 1)
+            if begin_lineage:
+                return next_lineage(head, self._clock(), began_us)
+            return replace(head, epoch=head.epoch + 1)
 
         with self._lock:
             self._known = self._last_commit_id = None
@@ -431,8 +429,11 @@ def _holds(loaded: LoadedHead | None, commit_id: str) -> bool:
     return loaded is not None and commit_id in (loaded.head.commit_id, *loaded.head.previous_commit_ids)
 
 
-def next_lineage(head: Head, began_us: int) -> Head:
-    """Return a head on which a new lineage begins, at its end offset."""
+def next_lineage(head: Head, now_us: int, began_us: int | None = None) -> Head:
+    """Return a head on which a new lineage begins, at its end offset: at `began_us`, or now."""
+    if began_us is None:
+        # The clock of another host never dates a lineage before the last commit.
+        began_us = max(now_us, head.committed_us)
     epoch = head.epoch + 1
     origin = Origin(epoch, began_us, head.lineage_epoch, head.end_offset, head.start_offset)
     lineages = (*head.lineages, (epoch, head.end_offset))
