@@ -239,6 +239,31 @@ def test_another_owner_ends_it_with_an_error(started: Run, served: tiered.Store)
     wait_for({0: 5, 1: 5}, served)
 
 
+def test_a_consumer_that_runs_is_taken_over_after_a_question_alone(
+    tiered_: Run, started: Run, served: tiered.Store
+) -> None:
+    """Its owner is a process behind the server, here this one's neighbour, until that has ended."""
+    pipe = started("read", "orders", "--group", "g", "--follow", bufsize=0)
+    for _ in range(10):
+        next_line(pipe)
+    wait_for({0: 5, 1: 5}, served)
+    (owner,) = {item.note for item in served.consumers()}
+    assert owner.endswith(f", process {pipe.pid}")
+
+    refused = tiered_("read", "orders", "--group", "g")
+    assert (refused.exit_code, refused.stdout) == (1, "")
+    assert f"to take consumer g of topic orders over from {owner} needs --yes" in refused.stderr
+    assert {item.note for item in served.consumers()} == {owner}
+    assert tiered_("read", "orders", "--group", "g", "--yes").exit_code == 0
+    served.topic("orders").append(b"unowned", partition=0, sync=True)
+    assert pipe.wait(60) == 1
+    assert b"no longer owns partition 0" in pipe.stderr.read()
+
+    other = started("read", "orders", "--group", "g", "--limit", 0, "--yes")
+    assert other.wait(60) == 0
+    assert tiered_("read", "orders", "--group", "g").stdout == "unowned\n"  # its owner has ended
+
+
 def test_follow_alone_says_that_nobody_can_append(started: Run, orders: Path) -> None:
     process = started("read", "orders", "--group", "g", "--follow", "--limit", 10)
     assert process.wait(60) == 0

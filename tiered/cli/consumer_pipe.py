@@ -9,10 +9,14 @@ from typing import Any
 
 import pyarrow as pa
 
+from ..base.caller import has_ended
 from ..errors import ConfigError
 from ..store.interface.consumer import Consumer
 from ..store.interface.store import Store
+from ..transactions.positions import Position
+from .changes import confirm
 from .deferred_signals import DeferredSignals
+from .options import names_server
 from .output import sleep_while_read
 from .records import RecordPrinter
 
@@ -35,23 +39,34 @@ class ConsumerPipe:
     start
         Where a consumer without a position begins: an offset, ``"earliest"``, ``"latest"`` or a time; None means the
         earliest offset.
+    yes
+        Take the consumer over from an owner that may still run, without a question.
 
     Raises
     ------
     ConfigError
-        There is a `start`, and the consumer has a position.
+        There is a `start`, and the consumer has a position; or there is nobody to ask.
     ReadOnly
         The store cannot commit.
     PositionLost, OffsetOutOfRange
     """
 
-    def __init__(self, store: Store, topic: str, group: str, partition: int | None, start: Any) -> None:
+    def __init__(
+        self, store: Store, topic: str, group: str, partition: int | None, start: Any, *, yes: bool
+    ) -> None:
         self._store = store
         self._topic = topic
         self._group = group
         self._partition = partition
+        stored = [
+            position
+            for position in store.consumers()
+            if (position.consumer, position.topic) == (group, topic)
+            and partition in (None, position.partition)
+        ]
         if start is not None:
-            self._refuse_stored_position()
+            self._check_new(stored)
+        self._ask_owners(stored, yes)
         self._consumer = self._begin("earliest" if start is None or isinstance(start, int) else start)
         if isinstance(start, int):
             self._consumer.seek(dict.fromkeys(self._consumer.partitions, start))
@@ -59,17 +74,21 @@ class ConsumerPipe:
         self._printed = self._consumer.position()
         self._due = time.monotonic() + _COMMIT_SECONDS
 
-    def _refuse_stored_position(self) -> None:
-        for position in self._store.consumers():
-            if (
-                (position.consumer, position.topic) == (self._group, self._topic)
-                and position.offset is not None
-                and self._partition in (None, position.partition)
-            ):
-                raise ConfigError(
-                    f"consumer {self._group!r} has a position in topic {self._topic!r}, and goes on there: leave out --from "
-                    "and --since, or move it by `tiered consumers reset`"
-                )
+    def _check_new(self, stored: list[Position]) -> None:
+        if any(position.offset is not None for position in stored):
+            raise ConfigError(
+                f"consumer {self._group!r} has a position in topic {self._topic!r}, and goes on there: leave out --from "
+                "and --since, or move it by `tiered consumers reset`"
+            )
+
+    def _ask_owners(self, stored: list[Position], yes: bool) -> None:
+        """Ask before a consumer is fenced. Where this process writes the store itself, no other runs."""
+        owners = {position.note for position in stored if not has_ended(position.note)}
+        if owners and names_server(self._store.url):
+            confirm(
+                f"take consumer {self._group} of topic {self._topic} over from {', '.join(sorted(owners))}",
+                yes,
+            )
 
     def _begin(self, start: Any) -> Consumer:
         return self._store.topic(self._topic).consumer(self._group, partitions=self._partition, start=start)

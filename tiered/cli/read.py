@@ -90,6 +90,13 @@ def read(
             "consumer begins.",
         ),
     ] = None,
+    yes: Annotated[
+        bool,
+        typer.Option(
+            "--yes",
+            help="--group: do not ask before this takes the consumer over from a program that may run.",
+        ),
+    ] = False,
     output_format: Annotated[
         OutputFormat,
         typer.Option(
@@ -116,7 +123,7 @@ def read(
         if end is not None:
             raise ConfigError("--group reads to the end of the log: leave out --to, or write --limit")
         first = _first_of_group(start, moment)
-        _read_group(settings, topic, group, partition, first, limit, follow, output_format)
+        _read_group(settings, topic, group, partition, first, limit, follow, yes, output_format)
         return
     request = Request(partition, start or EARLIEST, end, moment, limit, latest)
     pause = _POLL_BUCKET_SECONDS if "://" in settings.store.path else _POLL_SECONDS
@@ -154,6 +161,7 @@ def _read_group(
     start: int | str | datetime | None,
     limit: int | None,
     follow: bool,
+    yes: bool,
     output_format: OutputFormat,
 ) -> None:
     check_stdout()
@@ -166,7 +174,7 @@ def _read_group(
                 "note: no other process can append meanwhile; serve the store by `tiered serve` to do both",
                 err=True,
             )
-        pipe = ConsumerPipe(store, topic, group, partition, start)
+        pipe = ConsumerPipe(store, topic, group, partition, start, yes=yes)
         pipe.run(_printer(output_format, store.topic(topic).schema), limit, follow=follow)
 
 

@@ -5,12 +5,11 @@ Every change is one record of the topic `__transactions`, which has one partitio
 
 from __future__ import annotations
 
-import os
-import socket
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 from uuid import UUID, uuid4
 
+from ..base.caller import this_process
 from ..base.combiner import Combiner
 from ..engine.append import PreparedRecord, append_prepared
 from ..engine.context import Place, StoreContext
@@ -108,7 +107,7 @@ class TransactionLog:
         """
         check_consumer_name(consumer)
         session = uuid4().hex
-        note = note or f"{socket.gethostname()}, process {os.getpid()}"
+        note = note or this_process()
         with self._lock:
             topic = self._log.writable()
             self._log.check_not_deleted(meta)
@@ -218,8 +217,7 @@ class TransactionLog:
         session = uuid4().hex
         with self._lock:
             topic = self._log.transactional()
-            note = f"{socket.gethostname()}, process {os.getpid()}"
-            end = self._log.append(topic, record(BEGIN, name, session, (), note))
+            end = self._log.append(topic, record(BEGIN, name, session, (), this_process()))
         topic.wait_safe(0, end, True)
         return session
 

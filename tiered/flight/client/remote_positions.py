@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from ...base.caller import this_process
 from ...format.topic_meta import TopicMeta
 from ...transactions.decision import Moves
 from ...transactions.positions import Position
@@ -26,8 +27,10 @@ class RemotePositions:
     def begin_session(
         self, consumer: str, partitions: Iterable[int], note: str | None = None
     ) -> tuple[str, dict[int, Position]]:
-        """Begin a session; see `TransactionLog.begin_session`."""
-        found = self._action("begin_consumer", consumer, partitions=list(partitions), note=note)
+        """Begin a session; see `TransactionLog.begin_session`. By default it is named by this process, not by the server's."""
+        found = self._action(
+            "begin_consumer", consumer, partitions=list(partitions), note=note or this_process()
+        )
         return found["session"], _by_partition(found)
 
     def commit(self, moves: Moves, sync: bool | None) -> None:

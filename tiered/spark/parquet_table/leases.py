@@ -5,12 +5,12 @@ from __future__ import annotations
 import atexit
 import logging
 import os
-import socket
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from uuid import UUID
 
+from ...base.caller import this_process
 from ...base.ticker import Ticker
 from ...cold.manifest.erasures import read_ledger
 from ...cold.manifest.leases import Lease
@@ -65,7 +65,7 @@ def take_lease(url: str, tiers: Tiers) -> BucketLease | None:
     """Take a lease on the present objects of the bucket at `url`; None, and a warning, if the bucket refuses writes."""
     bucket = tiers.connect(tiers.locations.cold_options)
     try:
-        holder = f"tiered.spark.table on {socket.gethostname()}, process {os.getpid()}"
+        holder = f"tiered.spark.table on {this_process()}"
         return BucketLease(Lease.take(bucket, seconds=LEASE_SECONDS, holder=holder), bucket)
     except ColdStorageError as error:
         bucket.close()

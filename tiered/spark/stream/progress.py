@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import logging
-import os
-import socket
 from collections.abc import Mapping
 
+from ...base.caller import this_process
 from ...cold.manifest.commit import FIRST_LINEAGE
 from ...errors import ConfigError, Fenced, TieredError
 from ...flight.client.remote_positions import RemotePositions
@@ -69,8 +68,7 @@ class Progress:
                 raise Fenced(f"{owner} owns consumer {self._name!r}")  # since this query began
             if not self._session or not self._owned.issuperset(moved):
                 self._owned = frozenset(moved)
-                note = f"{_NOTE}{socket.gethostname()}, process {os.getpid()}"
-                self._session, _ = positions.begin_session(self._name, sorted(moved), note)
+                self._session, _ = positions.begin_session(self._name, sorted(moved), _NOTE + this_process())
             positions.commit(Moves(self._name, topic.meta, self._session, moved), None)
         except Fenced as error:
             self._fenced = True
