@@ -116,6 +116,8 @@ class S3:
         Until when Object Lock holds every version, old and new ones; None without one.
     legal_hold
         Whether every version has a legal hold.
+    held_code
+        The code of the error for a version that is held; MinIO has another than S3.
     old
         Old versions: by ``bucket/key`` and their id.
     counts
@@ -129,6 +131,7 @@ class S3:
         self.keeps_versions = False
         self.held_until: datetime | None = None
         self.legal_hold = False
+        self.held_code = "AccessDenied"
         self.old: dict[tuple[str, str], Stored] = {}
         self.counts: Counter[str] = Counter()
         self.fault = fault
@@ -217,7 +220,7 @@ class S3:
             return document(
                 "DeleteResult",
                 *(
-                    f"<Error><Key>{escape(key)}</Key><VersionId>{version}</VersionId><Code>AccessDenied</Code>"
+                    f"<Error><Key>{escape(key)}</Key><VersionId>{version}</VersionId><Code>{self.held_code}</Code>"
                     "<Message>Access Denied because object protected by object lock.</Message></Error>"
                     for key, version in zip(keys, versions, strict=True)
                 ),

@@ -378,12 +378,14 @@ def test_an_erasure_looks_whether_old_versions_are_gone(server: S3, tmp_path: Pa
 
 
 @pytest.mark.extended
-@pytest.mark.parametrize("legal", [False, True])
+@pytest.mark.parametrize(
+    ("legal", "code"), [(False, "AccessDenied"), (True, "AccessDenied"), (False, "InvalidRequest")]
+)
 def test_what_object_lock_holds_is_waited_for(
-    server: S3, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, clock: Clock, legal: bool
+    server: S3, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, clock: Clock, legal: bool, code: str
 ) -> None:
     """No error of each pass for years: the erasure says until when it waits, and is done then."""
-    server.keeps_versions, server.legal_hold = True, legal
+    server.keeps_versions, server.legal_hold, server.held_code = True, legal, code
     server.held_until = None if legal else datetime.now(UTC) + timedelta(days=1)
     with erasing(tmp_path / "data", "s3://b/p", clock) as (store, erasure):
         for _ in range(6):

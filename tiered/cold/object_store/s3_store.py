@@ -31,6 +31,7 @@ from .s3_lifecycle import error_of_expiring, version_rule
 from .s3_upload import S3Upload
 
 _DELETE_KEYS_MAX = 1000  # of one DeleteObjects request
+_HELD = {"AccessDenied", "InvalidRequest"}  # a version that Object Lock holds: S3, and MinIO
 
 
 class S3Store:
@@ -179,7 +180,7 @@ class S3Store:
             "delete versions of",
             [{"Key": prefix + check_key(item.key), "VersionId": item.version_id} for item in wanted],
         )
-        denied = {row.get("Key") for row in undeleted if row.get("Code") == "AccessDenied"}
+        denied = {row.get("Key") for row in undeleted if row.get("Code") in _HELD}
         refused = [(item.key, item.version_id) for item in wanted if prefix + item.key in denied]
         if refused:
             held = error_of_held(self._client, refused) or error_of_expiring(self._client, refused)
