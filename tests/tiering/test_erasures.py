@@ -20,10 +20,11 @@ from tests.support.clock import Clock
 from tests.support.erasure_passes import KEPT, fill_named, numbers_named, run_passes
 from tests.support.stores import HOUR_US, handle_of, open_store, stepwise
 from tests.support.waiting import wait_until
+from tests.support.watched_bucket import WatchedBucket, away, open_at
 from tiered.cold.manifest.partition_manifest import PartitionManifest
 from tiered.cold.object_store.connect import open_object_store
 from tiered.engine.host import Host
-from tiered.errors import ConfigError, ReadOnly, SchemaMismatch, UnsupportedFormat
+from tiered.errors import ColdStorageError, ConfigError, ReadOnly, SchemaMismatch, UnsupportedFormat
 from tiered.format import document
 from tiered.format.erasure import encode_values
 from tiered.policies.actions import Erase
@@ -86,6 +87,25 @@ def test_an_erasure_comes_to_its_end_step_by_step(
     assert only.endswith("00000000000000000030-0.log")
     assert files_with(tmp_path, b"DSAR-4711") == ["bucket/erasures.json", "data/erasures.json"]
     assert store.verify(deep=True).problems == ()
+
+
+def test_one_that_is_late_is_in_the_log_each_day(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Also while the bucket is away, and the status says so."""
+    bucket, clock = WatchedBucket(), Clock()
+    with open_at(tmp_path / "data", bucket, clock, settings=SETTINGS) as store:
+        fill_named(store).erase(["b"])
+        bucket.hook = away
+        late = []
+        for _ in range(3 * 33):
+            clock.advance(8 * 3600)
+            with pytest.raises(ColdStorageError):
+                store.tier()
+            late.append(sum("is late" in record.message for record in caplog.records))
+        assert (late[89], late[-1]) == (0, 3)
+        assert "erasure 1 of t is late: it was to be done by " in caplog.text
+        assert "; it waits: ColdStorageError: cannot get " in caplog.text
+        (line,) = store.status().erasures
+        assert line.startswith("erasure 1 of topic t is late: it is rewriting, and was to be done by ")
 
 
 def test_an_orphan_that_cannot_be_searched_is_waited_for(
