@@ -7,6 +7,7 @@ import os
 import shutil
 import threading
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -644,4 +645,30 @@ def test_files_of_a_deletion_that_was_killed_go_before_the_end(
     with open_store(tmp_path / "data", url, clock, settings=SETTINGS, tierer=True) as daemon:
         run_passes(daemon, clock, days)
         assert [item.state for item in daemon.erasures()] == ["done"]
+    assert files_with(tmp_path, b"<of b>") == []
+
+
+def test_a_deletion_that_cannot_be_finished_is_waited_for(
+    tmp_path: Path, url: str, clock: Clock, days: Any
+) -> None:
+    """Its files have records of the topic, and its document is damaged, so that nobody knows of which topic they are."""
+    topics = tmp_path / "data" / "topics"
+    deleting = topics / ".deleting-of-a-killed-process"
+    with open_store(tmp_path / "data", url, clock, settings=SETTINGS) as store:
+        erasure = fill_named(store).erase(["b"])
+        shutil.copytree(topics / "t", deleting)
+        (deleting / "topic.json").write_bytes(b"damaged")
+        for _ in range(4):
+            with suppress(tiered.TieredError):
+                store.tier()
+            clock.advance(3600)
+            days(2)
+            with suppress(tiered.TieredError):
+                store.sweep()
+        assert erasure.state == "sweeping"
+        assert erasure.waits_for.startswith("the deletion of topic ")
+        assert erasure.waits_for.endswith(" is not finished")
+        shutil.rmtree(deleting)
+        run_passes(store, clock, days)
+        assert erasure.state == "done"
     assert files_with(tmp_path, b"<of b>") == []
