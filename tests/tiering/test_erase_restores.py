@@ -19,6 +19,7 @@ from tests.support.stores import open_store, stepwise
 from tests.support.watched_bucket import URL, WatchedBucket, host, published
 from tiered.engine.host import Host
 from tiered.errors import CorruptionError
+from tiered.format import manifest_changes
 
 MERGING = stepwise(
     offload={"after": "0s", "tail_interval": "off"},
@@ -77,6 +78,30 @@ def test_no_erased_record_is_readable_again(
         run_passes(store, clock, days)
         assert [(item.state, item.rows > 0) for item in store.erasures()] == [("done", True)]
         assert numbers_named(store.topic("t")) == LEFT
+        assert store.verify(deep=True).problems == ()
+    assert files_with(tmp_path, b"<of b>") == []
+
+
+def test_a_topic_whose_deletion_is_undone_has_no_erased_record(
+    tmp_path: Path, url: str, clock: Clock, days: Callable[[float], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its head names objects that no pass has checked, and nobody could read them any more."""
+    monkeypatch.setattr(manifest_changes, "INLINE_ENTRIES_MAX", 1)
+    monkeypatch.setattr(manifest_changes, "PAGE_ENTRIES_MAX", 2)
+    with open_store(tmp_path / "old", url, clock, settings=MERGING) as store:
+        topic = fill_named(store, 4)
+        store.tier()
+        topic.erase(["b"])
+        store.tierer.erasures.exchange()
+        clock.advance(60)
+        moment = clock() // 1000
+        clock.advance(60)
+        store.delete_topic("t")
+    shutil.rmtree(tmp_path / "old")
+    with restored(url, tmp_path / "new", clock, moment) as store:
+        assert numbers_named(store.topic("t")) == in_bucket(url) == LEFT
+        run_passes(store, clock, days)
+        assert [(item.state, item.rows) for item in store.erasures()] == [("done", 13)]
         assert store.verify(deep=True).problems == ()
     assert files_with(tmp_path, b"<of b>") == []
 

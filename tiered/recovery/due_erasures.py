@@ -1,8 +1,8 @@
 """The open erasures of a store that is being restored to a time.
 
-Such a restore names objects again that no manifest named any more. Those with erased records are written again without them
-before a head names them, so that the restored store gives back no record that the store before did not. The objects that the
-head named all the time are left to the first passes, which check all of them.
+Such a restore names objects again that no manifest named any more, or whose topic was deleted. Those with erased records are
+written again without them before a head names them, so that the restored store gives back no record that the store before
+did not. The objects that the head named all the time are left to the first passes, which check all of them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ..format.predicate import In
 from ..format.row_filter import RowFilter
 from ..format.topic_meta import TopicMeta
 from ..policies.policy import OffloadRule
-from ..tiering.erased_rows import DueErasure, count_erased, plain_values
+from ..tiering.erased_rows import DueErasure, count_erased, mark_of, plain_values
 
 log = logging.getLogger("tiered.restore")
 
@@ -43,30 +43,31 @@ class DueErasures:
     def carried_out(
         self, head: Head, named: frozenset[str], meta: TopicMeta, committer: Committer, rule: OffloadRule
     ) -> Head:
-        """Return a rewound head with objects that lack the erased records; a repeat returns the same ones.
+        """Return a head with objects that lack the erased records; a repeat returns the same ones.
 
         Parameters
         ----------
         named
-            The names of the objects that the head before names.
+            The names of the objects that readers had before.
 
         Raises
         ------
         CorruptionError, ColdStorageError
         """
-        due = self._due(meta, committer.partition.partition)
+        due = self._due(meta, committer.partition.partition, head)
         if not due:
             return head
         entries, marks = [], {item.erasure.id: item.mark for item in due}
-        for entry in head.inline:
-            if entry.name not in named:
-                entry, removed = self._without(entry, meta, due, committer, rule, head.start_offset)  # noqa: PLW2901
-                marks |= {mark.erasure: marks[mark.erasure].plus(mark.rows) for mark in removed}
-            entries.append(entry)
+        for entry in committer.partition.entries(head):
+            if entry.name in named:
+                entries.append(entry)
+                continue
+            written, removed = self._without(entry, meta, due, committer, rule, head.start_offset)
+            marks |= {mark.erasure: marks[mark.erasure].plus(mark.rows) for mark in removed}
+            entries.append(written)
         removing = [mark for mark in marks.values() if mark.rows]
-        return replace(
-            head, inline=tuple(entries), erased=tuple(sorted(removing, key=lambda mark: mark.erasure))
-        )
+        erased = tuple(sorted(removing, key=lambda mark: mark.erasure))
+        return replace(head, pages=(), inline=tuple(entries), erased=erased)
 
     def _without(
         self, entry: ObjectEntry, meta: TopicMeta, due: Sequence[DueErasure], committer: Committer, rule: OffloadRule,
@@ -92,7 +93,7 @@ class DueErasures:
     def _open(self) -> list[LedgerEntry]:
         return [item for item in read_ledger(self._bucket) if item.is_open]
 
-    def _due(self, meta: TopicMeta, partition: int) -> list[DueErasure]:
+    def _due(self, meta: TopicMeta, partition: int, head: Head) -> list[DueErasure]:
         """Return the erasures of a topic that have their values; passes say of the others that these are lost."""
         due = []
         for erasure in self._open:
@@ -103,7 +104,7 @@ class DueErasures:
             wanted = self._wanted[erasure.id]
             if wanted is not None:
                 horizon = horizon_in(erasure.horizons, partition)
-                due.append(DueErasure(erasure, wanted, horizon, ErasedMark(erasure.id, 0, 0)))
+                due.append(DueErasure(erasure, wanted, horizon, mark_of(head, erasure)))
         return due
 
     def _read(self, erasure: LedgerEntry, meta: TopicMeta) -> In | None:

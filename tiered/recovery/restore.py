@@ -349,9 +349,9 @@ class _Restore:
         meta = topic_meta(self._bucket, document)
         self._catalog.write_topic(meta)
         for partition in range(meta.partitions):
-            self._partition(meta, partition, intent)
+            self._partition(meta, partition, intent, revived=topic.deleted)
 
-    def _partition(self, meta: TopicMeta, partition: int, intent: IntentHolder) -> None:
+    def _partition(self, meta: TopicMeta, partition: int, intent: IntentHolder, *, revived: bool) -> None:
         cold = PartitionManifest(self._bucket.store, meta.name, meta.topic_id, partition)
         committer = Committer(cold, self._store_id, clock=self._host.clock)
         before = cold.load() if self._at_us is not None else None
@@ -362,8 +362,8 @@ class _Restore:
         if dict(head.lineages)[epoch] != head.end_offset:
             raise Fenced(f"{cold.where(cold.keys.head)} was changed by another store during this restore")
         at_us = self._at_us
-        if at_us is not None and not _unchanged_since(before.head if before else None, head, at_us):
-            head = committer.commit(lambda claimed: self._rewound(claimed, at_us, meta, committer))
+        if at_us is not None:
+            head = self._at(head, at_us, meta, committer, before.head if before else None, revived=revived)
         end = head.end_offset
         if keeps_all_records(meta, self._features):
             self._cuts = cuts_of(head)
@@ -379,14 +379,32 @@ class _Restore:
         self._ends.add(meta, partition, end, producers)
         self._segment(directory, meta, partition, epoch, end, last, producers)
 
-    def _rewound(self, head: Head, at_us: int, meta: TopicMeta, committer: Committer) -> Head:
+    def _at(
+        self,
+        head: Head,
+        at_us: int,
+        meta: TopicMeta,
+        committer: Committer,
+        before: Head | None,
+        *,
+        revived: bool,
+    ) -> Head:
+        """Publish the log at `at_us` without what open erasures remove; return the head, which is `head` if nothing changes."""
+        unchanged, erasing = _unchanged_since(before, head, at_us), ERASURES_FEATURE in self._features
+        if unchanged and not (revived and erasing):
+            return head
         cold, beyond = committer.partition, keeps_all_records(meta, self._features)
-        rewound = rewind_head(cold, head, at_us, self._host.clock(), self._verified, beyond=beyond)
-        if ERASURES_FEATURE not in self._features:
-            return rewound
-        named = frozenset(entry.name for entry in cold.entries(head))
+        readable = cold.entries(head) if erasing and not revived else ()
+        named = frozenset(entry.name for entry in readable)
         rule = self._settings.policy_for(meta.name).offload
-        return self._due.carried_out(rewound, named, meta, committer, rule)
+
+        def change(claimed: Head) -> Head:
+            if not unchanged:
+                now_us = self._host.clock()
+                claimed = rewind_head(cold, claimed, at_us, now_us, self._verified, beyond=beyond)
+            return self._due.carried_out(claimed, named, meta, committer, rule) if erasing else claimed
+
+        return committer.commit(change)
 
     def _claim(self, committer: Committer, intent: IntentHolder) -> int:
         try:

@@ -28,7 +28,7 @@ from ..engine.open_topics import OpenTopics
 from ..errors import ColdStorageError, CorruptionError, ObjectNotFound
 from ..format.document import ERASURES_FEATURE
 from ..format.erasure import LedgerEntry, horizon_in, merge_ledgers
-from ..format.manifest import ErasedMark, Head, ObjectEntry
+from ..format.manifest import Head, ObjectEntry
 from ..format.manifest_changes import mark_erased, with_features
 from ..format.predicate import In
 from ..format.row_filter import RowFilter
@@ -37,7 +37,7 @@ from ..format.topic_meta import TopicMeta
 from ..policies.actions import Erase
 from ..policies.facts import ErasureFact, PartitionFacts
 from .claims import Claims
-from .erased_rows import DueErasure, count_erased, plain_values
+from .erased_rows import DueErasure, count_erased, mark_of, plain_values
 from .local_actions import LocalActions
 from .partition_handle import PartitionHandle
 from .rewriter import rewrite
@@ -185,12 +185,6 @@ def open_erasures(context: StoreContext, meta: TopicMeta) -> list[LedgerEntry]:
         return []
     topics = [item for item in ledger.read() if item.topic_id == meta.topic_id and item.is_open]
     return [item for item in topics if ledger.has_values(item)]
-
-
-def mark_of(head: Head | None, erasure: LedgerEntry) -> ErasedMark:
-    """Return how far a partition was checked for an erasure."""
-    marks = () if head is None else head.erased
-    return next((mark for mark in marks if mark.erasure == erasure.id), ErasedMark(erasure.id, 0, 0))
 
 
 def first_offset(handle: PartitionHandle, head: Head) -> int:

@@ -11,7 +11,7 @@ import pyarrow as pa
 from ..cold.fetch.object_reader import read_object
 from ..cold.manifest.partition_manifest import PartitionManifest
 from ..format.erasure import LedgerEntry
-from ..format.manifest import ErasedMark, ObjectEntry
+from ..format.manifest import ErasedMark, Head, ObjectEntry
 from ..format.predicate import Comparison, In, IsNull, Not, Or, Predicate
 from ..format.row_filter import RowFilter
 from ..format.topic_meta import TopicMeta
@@ -38,6 +38,12 @@ class DueErasure:
         """Match every other row, also one whose value is null."""
         behind = Comparison("offset", ">=", self.horizon)
         return Or((behind, IsNull(self.erasure.column), Not(self.wanted)))
+
+
+def mark_of(head: Head | None, erasure: LedgerEntry) -> ErasedMark:
+    """Return how far a partition was checked for an erasure."""
+    marks = () if head is None else head.erased
+    return next((mark for mark in marks if mark.erasure == erasure.id), ErasedMark(erasure.id, 0, 0))
 
 
 def count_erased(

@@ -52,8 +52,9 @@ from ..format.timestamps import to_datetime
 from ..format.topic_meta import TopicMeta
 from ..warm.bucket_binding import read_binding
 from .claims import Claims
-from .erase_actions import first_offset, mark_of, record_erasures
+from .erase_actions import first_offset, record_erasures
 from .erase_traces import Traces
+from .erased_rows import mark_of
 from .local_actions import LocalActions
 from .partition_handle import PartitionHandle
 from .sweep_state import read_swept
