@@ -152,14 +152,20 @@ def test_a_restore_that_is_killed_beside_its_ledger_is_repeated(
 
 
 def test_lost_values_do_not_keep_a_store_from_being_restored(
-    tmp_path: Path, url: str, clock: Clock, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, url: str, clock: Clock, days: Callable[[float], None], caplog: pytest.LogCaptureFixture
 ) -> None:
+    """Once they are put back, the passes check what the restore has brought back."""
     moment = lost_while_erasing(tmp_path / "old", url, clock)
-    for path in (tmp_path / "bucket" / "erasures").iterdir():
-        path.unlink()
+    stored = tmp_path / "bucket" / "erasures"
+    stored.rename(tmp_path / "lost")
     caplog.set_level(logging.WARNING, "tiered.restore")
     with restored(url, tmp_path / "new", clock, moment) as store:
         assert len(numbers_named(store.topic("t"))) == 40
         assert "erasure 1 is not carried out: " in caplog.text
         with pytest.raises(CorruptionError, match="missing"):
             store.tier()
+        (tmp_path / "lost").rename(stored)
+        run_passes(store, clock, days)
+        assert [item.state for item in store.erasures()] == ["done"]
+        assert numbers_named(store.topic("t")) == LEFT
+    assert files_with(tmp_path, b"<of b>") == []

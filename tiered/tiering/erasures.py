@@ -301,8 +301,8 @@ class Erasures:
             return problems
         # Why the ledgers were not exchanged.
         apart = "nothing of this store is in the bucket yet, as the passes' errors say"
-        if not self._state.exchanged or self._state.undeleted is not None:
-            # The first pass of a store owns its prefix only once it has published.
+        if not self._state.exchanged or self._state.undeleted is not None or self._state.lost:
+            # The first pass of a store owns its prefix only once it has published. Values that were lost may be back.
             try:
                 self.exchange()
             except (TieredError, OSError) as error:
