@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os
 import shutil
@@ -18,6 +19,7 @@ import pytest
 import tiered
 from tests.support.byte_search import files_with
 from tests.support.clock import Clock
+from tests.support.disks import FailingDisk
 from tests.support.erasure_passes import KEPT, fill_named, numbers_named, run_passes
 from tests.support.stores import HOUR_US, handle_of, open_store, stepwise
 from tests.support.waiting import wait_until
@@ -28,6 +30,7 @@ from tiered.engine.host import Host
 from tiered.errors import ColdStorageError, ConfigError, ReadOnly, SchemaMismatch, UnsupportedFormat
 from tiered.format import document
 from tiered.format.erasure import encode_values
+from tiered.hot.writer_requests import serve_requests
 from tiered.policies.actions import Erase
 from tiered.tiering import table_passes
 
@@ -671,4 +674,52 @@ def test_a_deletion_that_cannot_be_finished_is_waited_for(
         shutil.rmtree(deleting)
         run_passes(store, clock, days)
         assert erasure.state == "done"
+    assert files_with(tmp_path, b"<of b>") == []
+
+
+def test_files_of_a_deleted_topic_that_cannot_be_removed_are_waited_for(
+    tmp_path: Path, url: str, clock: Clock, days: Any
+) -> None:
+    topics = tmp_path / "data" / "topics"
+    half = topics / ".deleted-of-a-killed-process"
+    broken = True
+
+    def refuse(operation: str, path: Path) -> None:
+        if broken and operation == "unlink" and half in path.parents:
+            raise OSError(errno.EIO, "input/output error", str(path))
+
+    host = Host(clock=clock, fs=FailingDisk(refuse))
+    with tiered.open(tmp_path / "data", cold=url, settings=SETTINGS, host=host) as store:
+        erasure = fill_named(store).erase(["b"])
+        shutil.copytree(topics / "t", half)
+        for _ in range(4):
+            with suppress(OSError, tiered.TieredError):
+                store.tier()
+            clock.advance(3600)
+            days(2)
+            store.sweep()
+        expected = f"{half} has files of a deleted topic; a pass deletes them"
+        assert (erasure.state, erasure.waits_for) == ("sweeping", expected)
+        broken = False
+        run_passes(store, clock, days)
+        assert erasure.state == "done"
+    assert files_with(tmp_path, b"<of b>") == []
+
+
+def test_a_writer_that_has_not_forgotten_its_blocks_is_waited_for(
+    tmp_path: Path, url: str, clock: Clock, days: Any
+) -> None:
+    """It is in another process, and looks for requests once an hour here."""
+    with (
+        open_store(tmp_path / "data", url, clock, settings=SETTINGS) as writer,
+        open_store(tmp_path / "data", url, clock, settings=SETTINGS, tierer=True) as daemon,
+    ):
+        topic = fill_named(writer)
+        erasure = topic.erase(["b"])
+        run_passes(daemon, clock, days)
+        expected = "the writer of t/0, another process, has not taken its request yet"
+        assert (erasure.state, erasure.waits_for) == ("sweeping", expected)
+        serve_requests(topic.opened.writer(0), lambda _: None)
+        run_passes(daemon, clock, days)
+        assert (erasure.state, erasure.waits_for) == ("done", "")
     assert files_with(tmp_path, b"<of b>") == []
