@@ -140,7 +140,10 @@ class EraseActions:
                 kind = handle.meta.schema.field(erasure.column).type
                 ledger = self._context.erasures
                 assert ledger is not None  # a store with a tierer has a directory
-                values = ledger.read_values(erasure, kind)
+                try:
+                    values = ledger.read_values(erasure, kind)
+                except CorruptionError:
+                    continue  # `Erasures` says so; the others go on
                 due.append(DueErasure(erasure, In(erasure.column, plain_values(values)), horizon, mark))
         return due
 
