@@ -14,6 +14,8 @@ from typer.testing import CliRunner
 import tiered
 from tiered.cli import app
 from tiered.cli.erase import read_lines
+from tiered.cold.manifest.partition_manifest import PartitionManifest
+from tiered.errors import ColdStorageError
 
 GRACE = "[sweep]\ngrace = '0s'\n"
 
@@ -187,7 +189,32 @@ def test_one_that_is_late_is_an_exit_code(data: Path) -> None:
             lambda known: tuple(type(item)(**{**_fields(item), "deadline_us": late - 1}) for item in known)
         )
     assert ledger.exists()
-    assert run("erasures").exit_code == 1
+    found = run("erasures")
+    assert found.exit_code == 1
+    assert "erasure 1 is late: it was to be done by " in found.output
+    assert (
+        "erasure 1 of topic orders is late: it is rewriting, and was to be done by " in run("status").output
+    )
+
+
+def test_an_erasure_is_called_while_the_bucket_is_away(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is on the disk, and a pass brings it to the bucket."""
+
+    def away(_: PartitionManifest) -> None:
+        raise ColdStorageError("cannot get head.json: no route to host", retryable=True)
+
+    run("tier")
+    with monkeypatch.context() as patch:
+        patch.setattr(PartitionManifest, "load", away)
+        assert run("erase", "orders", "--keys-file", "keys.txt", "--dry-run").exit_code == 1
+        found = run("erase", "orders", "--keys-file", "keys.txt", "--yes")
+        assert found.exit_code == 0, found.output
+        assert "the records are not counted: cannot get head.json: no route to host" in found.output
+        assert "erasure 1 of topic orders: its records will go with the next passes; done by " in found.output
+    for _ in range(3):
+        run("tier")
+    (erasure,) = json.loads(run("erasures", "--json").output)["erasures"]
+    assert (erasure["state"], erasure["rows"]) != ("rewriting", 0)
 
 
 def _fields(item: Any) -> dict[str, Any]:

@@ -597,7 +597,7 @@ class ModelRestore(_Restore):
         self.disk = disk
         host = SimpleNamespace(fs=_Files(disk), clock=lambda: CLOCK_US)
         bucket = StoreDocuments(model().store())
-        super().__init__(bucket, STORE, frozenset(), disk.root, None, host, None, began_us, {})  # type: ignore[arg-type]
+        super().__init__(bucket, STORE, frozenset(), disk.root, None, SETTINGS, host, None, began_us, {})  # type: ignore[arg-type]
         self._catalog = SimpleNamespace(  # type: ignore[assignment]
             make_root=lambda: None,
             write_topic=lambda meta: None,

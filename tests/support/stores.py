@@ -45,7 +45,8 @@ def stepwise(store: dict[str, Any] | None = None, **rules: Any) -> tiered.Settin
 def open_store(path: Path, cold: str | None, clock: Any, **options: Any) -> tiered.Store:
     """Open with `stepwise` settings and a clock that stands still."""
     options.setdefault("settings", stepwise())
-    return tiered.open(path, cold=cold, host=Host(clock=clock), **options)
+    options.setdefault("host", Host(clock=clock))
+    return tiered.open(path, cold=cold, **options)
 
 
 def repaired(root: Path, cold: str | None, **options: Any) -> Any:

@@ -15,13 +15,14 @@ from typer.testing import CliRunner
 
 from tests.support.byte_search import files_with
 from tests.support.clock import Clock
-from tests.support.erasure_passes import run_passes
+from tests.support.erasure_passes import fill_named, run_passes
 from tests.support.stores import open_store, stepwise
 from tiered.cli import app
 from tiered.cold.object_store.protocol import OldVersion, UnfinishedUpload
 from tiered.survey.erasure_places import ErasurePlace
 from tiered.tiering import table_passes
 from tiered.verify.erasure_search import ErasedSearch
+from tiered.warm.old_stage import STAGE_DIRECTORY
 
 CANARY = "zoe-of-z"
 RULES: dict[str, Any] = {"offload": {"after": "0s", "tail_interval": "off"}, "local_retention": {"age": "1h"}}
@@ -232,3 +233,21 @@ def test_the_next_end_deletes_what_it_finds(
         run_passes(store, clock, days, 6, hours=3)
         assert (erasure.state, erasure.waits_for) == ("done", "")
     assert [path for path in made if path.exists()] == []
+
+
+def test_rows_that_an_early_build_had_staged_are_waited_for(
+    tmp_path: Path, url: str, clock: Clock, days: Callable[[float], None]
+) -> None:
+    """Those that were there at the first look."""
+    with open_store(tmp_path / "data", url, clock, settings=stepwise(**RULES)) as store:
+        erasure = fill_named(store).erase(["b"])
+        folder = tmp_path / "data" / STAGE_DIRECTORY / "job"
+        folder.mkdir(parents=True)
+        (folder / "0.rows").write_bytes(b"<of b> staged")
+        run_passes(store, clock, days)
+        assert erasure.state == "sweeping"
+        assert erasure.waits_for == f"{folder / '0.rows'} holds staged rows from before"
+        (folder / "1.rows").write_bytes(b"of later")
+        (folder / "0.rows").unlink()
+        run_passes(store, clock, days)
+        assert erasure.state == "done"

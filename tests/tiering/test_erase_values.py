@@ -221,6 +221,21 @@ def test_damaged_values_here_erase_nothing(
         assert numbers_named(store.topic("t")) == list(range(30))
 
 
+def test_an_erasure_whose_values_are_damaged_here_comes_to_no_bucket(
+    tmp_path: Path, bucket: WatchedBucket, clock: Clock
+) -> None:
+    """A host that is restored from there could not carry it out. Another erasure of the topic does come, and goes on."""
+    with open_at(tmp_path / "data", bucket, clock) as store:
+        topic = store.topic("t")
+        damage_here(tmp_path, topic.erase(["a"]), "cut off")
+        second = topic.erase(["b"])
+        for _ in range(2):
+            with suppress(CorruptionError):
+                store.tier()
+        assert [item.id for item in read_ledger(StoreDocuments(bucket))] == [second.entry.id]
+        assert second.rows == 10
+
+
 def test_values_that_the_bucket_has_lost_come_there_again(
     tmp_path: Path, clock: Clock, bucket: WatchedBucket, days: Callable[[float], None]
 ) -> None:

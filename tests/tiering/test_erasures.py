@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os
 import shutil
 import threading
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,15 +19,18 @@ import pytest
 import tiered
 from tests.support.byte_search import files_with
 from tests.support.clock import Clock
+from tests.support.disks import FailingDisk
 from tests.support.erasure_passes import KEPT, fill_named, numbers_named, run_passes
 from tests.support.stores import HOUR_US, handle_of, open_store, stepwise
 from tests.support.waiting import wait_until
+from tests.support.watched_bucket import WatchedBucket, away, open_at
 from tiered.cold.manifest.partition_manifest import PartitionManifest
 from tiered.cold.object_store.connect import open_object_store
 from tiered.engine.host import Host
-from tiered.errors import ConfigError, ReadOnly, SchemaMismatch, UnsupportedFormat
+from tiered.errors import ColdStorageError, ConfigError, ReadOnly, SchemaMismatch, UnsupportedFormat
 from tiered.format import document
 from tiered.format.erasure import encode_values
+from tiered.hot.writer_requests import serve_requests
 from tiered.policies.actions import Erase
 from tiered.tiering import table_passes
 
@@ -86,6 +91,25 @@ def test_an_erasure_comes_to_its_end_step_by_step(
     assert only.endswith("00000000000000000030-0.log")
     assert files_with(tmp_path, b"DSAR-4711") == ["bucket/erasures.json", "data/erasures.json"]
     assert store.verify(deep=True).problems == ()
+
+
+def test_one_that_is_late_is_in_the_log_each_day(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Also while the bucket is away, and the status says so."""
+    bucket, clock = WatchedBucket(), Clock()
+    with open_at(tmp_path / "data", bucket, clock, settings=SETTINGS) as store:
+        fill_named(store).erase(["b"])
+        bucket.hook = away
+        late = []
+        for _ in range(3 * 33):
+            clock.advance(8 * 3600)
+            with pytest.raises(ColdStorageError):
+                store.tier()
+            late.append(sum("is late" in record.message for record in caplog.records))
+        assert (late[89], late[-1]) == (0, 3)
+        assert "erasure 1 of t is late: it was to be done by " in caplog.text
+        assert "; it waits: ColdStorageError: cannot get " in caplog.text
+        (line,) = store.status().erasures
+        assert line.startswith("erasure 1 of topic t is late: it is rewriting, and was to be done by ")
 
 
 def test_an_orphan_that_cannot_be_searched_is_waited_for(
@@ -624,4 +648,78 @@ def test_files_of_a_deletion_that_was_killed_go_before_the_end(
     with open_store(tmp_path / "data", url, clock, settings=SETTINGS, tierer=True) as daemon:
         run_passes(daemon, clock, days)
         assert [item.state for item in daemon.erasures()] == ["done"]
+    assert files_with(tmp_path, b"<of b>") == []
+
+
+def test_a_deletion_that_cannot_be_finished_is_waited_for(
+    tmp_path: Path, url: str, clock: Clock, days: Any
+) -> None:
+    """Its files have records of the topic, and its document is damaged, so that nobody knows of which topic they are."""
+    topics = tmp_path / "data" / "topics"
+    deleting = topics / ".deleting-of-a-killed-process"
+    with open_store(tmp_path / "data", url, clock, settings=SETTINGS) as store:
+        erasure = fill_named(store).erase(["b"])
+        shutil.copytree(topics / "t", deleting)
+        (deleting / "topic.json").write_bytes(b"damaged")
+        for _ in range(4):
+            with suppress(tiered.TieredError):
+                store.tier()
+            clock.advance(3600)
+            days(2)
+            with suppress(tiered.TieredError):
+                store.sweep()
+        assert erasure.state == "sweeping"
+        assert erasure.waits_for.startswith("the deletion of topic ")
+        assert erasure.waits_for.endswith(" is not finished")
+        shutil.rmtree(deleting)
+        run_passes(store, clock, days)
+        assert erasure.state == "done"
+    assert files_with(tmp_path, b"<of b>") == []
+
+
+def test_files_of_a_deleted_topic_that_cannot_be_removed_are_waited_for(
+    tmp_path: Path, url: str, clock: Clock, days: Any
+) -> None:
+    topics = tmp_path / "data" / "topics"
+    half = topics / ".deleted-of-a-killed-process"
+    broken = True
+
+    def refuse(operation: str, path: Path) -> None:
+        if broken and operation == "unlink" and half in path.parents:
+            raise OSError(errno.EIO, "input/output error", str(path))
+
+    host = Host(clock=clock, fs=FailingDisk(refuse))
+    with tiered.open(tmp_path / "data", cold=url, settings=SETTINGS, host=host) as store:
+        erasure = fill_named(store).erase(["b"])
+        shutil.copytree(topics / "t", half)
+        for _ in range(4):
+            with suppress(OSError, tiered.TieredError):
+                store.tier()
+            clock.advance(3600)
+            days(2)
+            store.sweep()
+        expected = f"{half} has files of a deleted topic; a pass deletes them"
+        assert (erasure.state, erasure.waits_for) == ("sweeping", expected)
+        broken = False
+        run_passes(store, clock, days)
+        assert erasure.state == "done"
+    assert files_with(tmp_path, b"<of b>") == []
+
+
+def test_a_writer_that_has_not_forgotten_its_blocks_is_waited_for(
+    tmp_path: Path, url: str, clock: Clock, days: Any
+) -> None:
+    """It is in another process, and looks for requests once an hour here."""
+    with (
+        open_store(tmp_path / "data", url, clock, settings=SETTINGS) as writer,
+        open_store(tmp_path / "data", url, clock, settings=SETTINGS, tierer=True) as daemon,
+    ):
+        topic = fill_named(writer)
+        erasure = topic.erase(["b"])
+        run_passes(daemon, clock, days)
+        expected = "the writer of t/0, another process, has not taken its request yet"
+        assert (erasure.state, erasure.waits_for) == ("sweeping", expected)
+        serve_requests(topic.opened.writer(0), lambda _: None)
+        run_passes(daemon, clock, days)
+        assert (erasure.state, erasure.waits_for) == ("done", "")
     assert files_with(tmp_path, b"<of b>") == []

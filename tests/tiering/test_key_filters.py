@@ -21,7 +21,7 @@ from tiered.cold.fetch import key_probe, object_reader
 from tiered.cold.fetch.key_probe import KeyProbe
 from tiered.cold.parquet.key_filters import KeyFilters
 from tiered.format.manifest import ObjectEntry
-from tiered.tiering import erase_actions
+from tiered.tiering import erased_rows
 
 KINDS = (pa.binary(), pa.string(), pa.int8(), pa.int16(), pa.int32(), pa.int64())
 ADDED = pa.schema([("added", pa.float64())])
@@ -196,13 +196,13 @@ def test_an_erasure_asks_filters_for_a_few_keys_and_the_column_for_many(
 ) -> None:
     log = Log(tmp_path, pa.string(), [at % 30 for at in range(60)], ["on", "on", "on"])
     read: list[str | None] = []
-    plain = erase_actions.read_object
+    plain = erased_rows.read_object
 
     def watched(*values: Any, **options: Any) -> Any:
         read.append(options.get("key_column"))
         return plain(*values, **options)
 
-    monkeypatch.setattr(erase_actions, "read_object", watched)
+    monkeypatch.setattr(erased_rows, "read_object", watched)
     with log.open(rules("on")) as store:
         topic = store.topic("t")
         asked: list[int] = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import shutil
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +85,34 @@ def test_an_old_file_is_outdated_and_its_object_is_sound(
         assert numbers_named(store.topic("t")) == KEPT
         assert store.verify(deep=True).problems == ()
     shutil.rmtree(tmp_path / "image")
+    assert files_with(tmp_path, b"<of b>") == []
+
+
+def test_no_erasure_is_done_beside_a_replaced_file_that_cannot_be_deleted(
+    tmp_path: Path, url: str, clock: Clock, days: Any
+) -> None:
+    """A half-written one of a pass that was killed."""
+    half = tmp_path / "data" / "topics" / "t" / "0" / ".00000000000000000030-1.log.tmp"
+    broken = True
+
+    def refuse(operation: str, path: Path) -> None:
+        if broken and (operation, path) == ("unlink", half):
+            raise OSError(errno.EIO, "input/output error", str(path))
+
+    host = Host(clock=clock, fs=FailingDisk(refuse))
+    with tiered.open(tmp_path / "data", cold=url, settings=SETTINGS, host=host) as store:
+        erasure = fill_named(store).erase(["b"])
+        half.write_bytes(min(half.parent.glob("*.log")).read_bytes())
+        for _ in range(4):
+            with suppress(OSError, tiered.TieredError):
+                store.tier()
+            clock.advance(3600)
+            days(2)
+            store.sweep()
+        assert (erasure.state, erasure.waits_for) == ("sweeping", f"{half} was replaced; a pass deletes it")
+        broken = False
+        run_passes(store, clock, days)
+        assert erasure.state == "done"
     assert files_with(tmp_path, b"<of b>") == []
 
 

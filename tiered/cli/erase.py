@@ -16,7 +16,7 @@ from ..base.units import approximate_size
 from ..cold.object_store.protocol import KeepsVersions, VersionRule
 from ..engine.erase import erased_column, erased_values
 from ..engine.host import wall_clock_us
-from ..errors import ConfigError
+from ..errors import ColdStorageError, ConfigError
 from ..format.erasure import VALUES_MAX
 from ..format.timestamps import to_datetime
 from ..policies.cost import COMMIT, Requests, estimate, upload_requests
@@ -94,18 +94,27 @@ def erase(
         field = erased_column(handle.opened, column)
         values = values_of(field, lines)
         erased_values(field, values)  # a dry run refuses what the call would
-        preview = _preview(handle, field, values)
-        if dry_run:
-            _print_preview(preview, as_json)
-            return
-        what = f"erase {count(preview.records, 'record')} with {count(len(values), 'value')} of {field.name}"
+        records = None
+        try:
+            preview = _preview(handle, field, values)
+        except ColdStorageError as error:
+            # The call does not need the bucket.
+            if dry_run or not error.retryable:
+                raise
+            say(f"the records are not counted: {error}", err=True)
+        else:
+            records = count(preview.records, "record")
+            if dry_run:
+                _print_preview(preview, as_json)
+                return
+        what = f"erase {records or 'all records'} with {count(len(values), 'value')} of {field.name}"
         confirm(f"{what} from topic {topic} of {store.url}", yes)
         erasure = handle.erase(column=field.name, values=values, reason=reason)
         if as_json:
             print_json({**erasure.to_json(), "store": store.url})
         else:
             say(
-                f"erasure {erasure.number} of topic {topic}: {count(preview.records, 'record')} will go with the next passes; "
+                f"erasure {erasure.number} of topic {topic}: {records or 'its records'} will go with the next passes; "
                 f"done by {_minute(erasure.entry.deadline_us)} at the latest"
             )
 
@@ -161,6 +170,10 @@ def erasures(
         for erasure in listed:
             if erasure.waits_for and erasure.entry.is_open:
                 say(f"erasure {erasure.number} waits: {erasure.waits_for}")
+        for erasure in late:
+            say(
+                f"erasure {erasure.number} is late: it was to be done by {_minute(erasure.entry.deadline_us)}"
+            )
     if late:
         raise typer.Exit(1)
 

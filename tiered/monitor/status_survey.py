@@ -80,11 +80,16 @@ def _erasures(watched: WatchedStore) -> Iterator[str]:
         return
     for item in entries:
         if item.is_open:
-            until = to_datetime(item.deadline_us)
+            until = f"{to_datetime(item.deadline_us):%Y-%m-%d %H:%M} UTC"
+            late = item.deadline_us < watched.context.clock()
+            state = (
+                f"late: it is {item.state}, and was to be done by {until}"
+                if late
+                else f"{item.state}, to be done by {until}"
+            )
             wait = ledger.waits_for(item) if ledger is not None else ""
-            yield (
-                f"erasure {item.number} of topic {item.topic} is {item.state}, to be done by {until:%Y-%m-%d %H:%M} UTC"
-                + (f"; it waits: {wait}" if wait else "")
+            yield f"erasure {item.number} of topic {item.topic} is {state}" + (
+                f"; it waits: {wait}" if wait else ""
             )
 
 

@@ -8,7 +8,8 @@ The steps, and the state after a kill between two of them::
                 the intent with the id; the mark has the lineage   and no new topic or partition until it takes over
     4  adopt    each topic.json in the bucket: the new lineage     the old store cannot grow or delete the topic
     5  claim    each head: next epoch, a lineage from its end on   the old store is fenced in that partition
-       rewind   each head, with `at`: the log at that time         later records are in no head; a repeat does the same
+       rewind   each head, with `at`: the log at that time,        later records are in no head; a repeat does the same
+                without what open erasures remove
     6  write    topic.json, lineage.json, start.json and an empty segment that begins at the lineage's offset
     7  finish   store.json in the bucket: the intent is removed    the old store is fenced as a whole
     8  name     restoring.json is renamed to store.json            the directory is a store
@@ -43,6 +44,7 @@ from ..format.document import (
     ERASURES_FEATURE,
     FEATURES,
 )
+from ..format.erasure import LEDGER_FILE
 from ..format.manifest import Head, ObjectEntry
 from ..format.producers import states_before
 from ..format.schema import TRANSACTIONS_TOPIC
@@ -80,6 +82,7 @@ from .bucket_check import (
     verify_bucket,
 )
 from .completed_ends import CompletedEnds
+from .due_erasures import DueErasures
 from .point_in_time import rewind_head
 from .topics_at_time import TopicAt, revive_topic
 
@@ -88,7 +91,8 @@ log = logging.getLogger("tiered.restore")
 # Files of an empty file system, and files that a restore makes before its mark.
 _NOTHING = {"lost+found", STORE_LOCK, f".{RESTORING_FILE}.tmp"}
 _BEGAN = "began_us"
-_HALF_DONE = {RESTORING_FILE, COLD_FILE, f".{COLD_FILE}.tmp", TOPICS_DIRECTORY}
+_OF_ERASURES = {LEDGER_FILE, f".{LEDGER_FILE}.tmp"}
+_HALF_DONE = {RESTORING_FILE, COLD_FILE, f".{COLD_FILE}.tmp", TOPICS_DIRECTORY} | _OF_ERASURES
 
 
 def restore(
@@ -154,7 +158,7 @@ def restore(
         # One time for all partitions: at any other time, all of them are before this restore or all are in it. The clock of another
         # host never dates it before the last commit.
         began_us = max(host.clock(), committed_us)
-        _Restore(bucket, store_id, features, root, binding, host, at_us, began_us, verified).run()
+        _Restore(bucket, store_id, features, root, binding, settings, host, at_us, began_us, verified).run()
     return open_store(root, cold=url, settings=settings, host=host)
 
 
@@ -206,7 +210,7 @@ class _Restore:
 
     def __init__(
         self, bucket: StoreDocuments, store_id: UUID, features: frozenset[str], root: Path, binding: BucketBinding,
-        host: Host, at_us: int | None, began_us: int, verified: dict[str, ObjectEntry],
+        settings: Settings, host: Host, at_us: int | None, began_us: int, verified: dict[str, ObjectEntry],
     ) -> None:  # fmt: skip
         self._bucket = bucket
         self._at_us = at_us
@@ -216,7 +220,9 @@ class _Restore:
         self._features = features
         self._cuts: tuple[TransactionsCut, ...] = ()
         self._ends = CompletedEnds(rewound=at_us is not None)
+        self._due = DueErasures(bucket)
         self._binding = binding
+        self._settings = settings
         self._host = host
         self._fs: FileSystem = host.fs
         self._catalog = Catalog(host.fs, root)
@@ -330,7 +336,8 @@ class _Restore:
                 self._fs.unlink(Path(base) / file)
             for inner in directories:
                 self._fs.remove_directory(Path(base) / inner)
-        self._fs.unlink(self._root / COLD_FILE)
+        for name in (COLD_FILE, *_OF_ERASURES):
+            self._fs.unlink(self._root / name)
 
     def _topic(self, topic: TopicAt, intent: IntentHolder) -> None:
         lineage = intent.lineage
@@ -342,9 +349,9 @@ class _Restore:
         meta = topic_meta(self._bucket, document)
         self._catalog.write_topic(meta)
         for partition in range(meta.partitions):
-            self._partition(meta, partition, intent)
+            self._partition(meta, partition, intent, revived=topic.deleted)
 
-    def _partition(self, meta: TopicMeta, partition: int, intent: IntentHolder) -> None:
+    def _partition(self, meta: TopicMeta, partition: int, intent: IntentHolder, *, revived: bool) -> None:
         cold = PartitionManifest(self._bucket.store, meta.name, meta.topic_id, partition)
         committer = Committer(cold, self._store_id, clock=self._host.clock)
         before = cold.load() if self._at_us is not None else None
@@ -355,17 +362,8 @@ class _Restore:
         if dict(head.lineages)[epoch] != head.end_offset:
             raise Fenced(f"{cold.where(cold.keys.head)} was changed by another store during this restore")
         at_us = self._at_us
-        if at_us is not None and not _unchanged_since(before.head if before else None, head, at_us):
-            head = committer.commit(
-                lambda claimed: rewind_head(
-                    cold,
-                    claimed,
-                    at_us,
-                    self._host.clock(),
-                    self._verified,
-                    beyond=keeps_all_records(meta, self._features),
-                )
-            )
+        if at_us is not None:
+            head = self._at(head, at_us, meta, committer, before.head if before else None, revived=revived)
         end = head.end_offset
         if keeps_all_records(meta, self._features):
             self._cuts = cuts_of(head)
@@ -380,6 +378,33 @@ class _Restore:
         producers = _producers(cold, last, end)
         self._ends.add(meta, partition, end, producers)
         self._segment(directory, meta, partition, epoch, end, last, producers)
+
+    def _at(
+        self,
+        head: Head,
+        at_us: int,
+        meta: TopicMeta,
+        committer: Committer,
+        before: Head | None,
+        *,
+        revived: bool,
+    ) -> Head:
+        """Publish the log at `at_us` without what open erasures remove; return the head, which is `head` if nothing changes."""
+        unchanged, erasing = _unchanged_since(before, head, at_us), ERASURES_FEATURE in self._features
+        if unchanged and not (revived and erasing):
+            return head
+        cold, beyond = committer.partition, keeps_all_records(meta, self._features)
+        readable = cold.entries(head) if erasing and not revived else ()
+        named = frozenset(entry.name for entry in readable)
+        rule = self._settings.policy_for(meta.name).offload
+
+        def change(claimed: Head) -> Head:
+            if not unchanged:
+                now_us = self._host.clock()
+                claimed = rewind_head(cold, claimed, at_us, now_us, self._verified, beyond=beyond)
+            return self._due.carried_out(claimed, named, meta, committer, rule) if erasing else claimed
+
+        return committer.commit(change)
 
     def _claim(self, committer: Committer, intent: IntentHolder) -> int:
         try:

@@ -17,12 +17,9 @@ So no local segment ever overlaps an object that lacks records, and every use of
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from uuid import UUID
 
-import pyarrow as pa
-
-from ..cold.fetch.object_reader import read_object
 from ..cold.manifest.commit import Committer
 from ..cold.manifest.erasures import drop_values, exchange_ledger
 from ..cold.manifest.store_documents import StoreDocuments
@@ -31,42 +28,20 @@ from ..engine.open_topics import OpenTopics
 from ..errors import ColdStorageError, CorruptionError, ObjectNotFound
 from ..format.document import ERASURES_FEATURE
 from ..format.erasure import LedgerEntry, horizon_in, merge_ledgers
-from ..format.manifest import ErasedMark, Head, ObjectEntry
+from ..format.manifest import Head, ObjectEntry
 from ..format.manifest_changes import mark_erased, with_features
-from ..format.predicate import Comparison, In, IsNull, Not, Or, Predicate
+from ..format.predicate import In
 from ..format.row_filter import RowFilter
 from ..format.schema import TRANSACTIONS_TOPIC
 from ..format.topic_meta import TopicMeta
 from ..policies.actions import Erase
 from ..policies.facts import ErasureFact, PartitionFacts
 from .claims import Claims
+from .erased_rows import DueErasure, count_erased, mark_of, plain_values
 from .local_actions import LocalActions
 from .partition_handle import PartitionHandle
 from .rewriter import rewrite
 from .scrubber import PartitionScrub
-
-
-@dataclass(frozen=True, slots=True)
-class _Due:
-    """An open erasure with its values, and how far the partition was checked for it."""
-
-    erasure: LedgerEntry
-    wanted: In
-    horizon: int
-    mark: ErasedMark
-
-    def concerns(self, entry: ObjectEntry, schema: pa.Schema) -> bool:
-        """Whether the object may have a record of the erasure."""
-        return entry.base_offset < self.horizon and self.erasure.column in schema.names
-
-    def checked(self, offset: int) -> ErasedMark:
-        """Return the mark once the objects before an offset were checked."""
-        return replace(self.mark, offset=min(offset, self.horizon))
-
-    def others(self) -> Predicate:
-        """Match every other row, also one whose value is null."""
-        behind = Comparison("offset", ">=", self.horizon)
-        return Or((behind, IsNull(self.erasure.column), Not(self.wanted)))
 
 
 class EraseActions:
@@ -110,13 +85,13 @@ class EraseActions:
         handle: PartitionHandle,
         committer: Committer,
         entry: ObjectEntry,
-        due: Sequence[_Due],
+        due: Sequence[DueErasure],
         start: int,
-    ) -> tuple[int, list[_Due]]:
+    ) -> tuple[int, list[DueErasure]]:
         """Remove the records from one object; return the bytes of the new one, and the erasures with their new marks."""
         schema = handle.meta.schemas[entry.schema_id]
         concerned = [item for item in due if item.concerns(entry, schema)]
-        hit, rows = self._count(handle, entry, schema, concerned, start) if concerned else (set(), {})
+        hit, rows = self._count(handle, entry, concerned, start) if concerned else (set(), {})
         checked = [
             replace(item, mark=item.checked(entry.end_offset).plus(rows.get(item.erasure.id, 0)))
             for item in due
@@ -138,50 +113,25 @@ class EraseActions:
             raise ColdStorageError(f"the manifest does not name {entry.name} any more; the next pass goes on")
         return size, checked
 
-    def _marked(self, handle: PartitionHandle, due: Sequence[_Due]) -> Callable[[Head], Head]:
+    def _marked(self, handle: PartitionHandle, due: Sequence[DueErasure]) -> Callable[[Head], Head]:
         """Return the change of a head that says how far the partition is checked."""
         marks = [item.mark for item in due]
         ids = frozenset(erasure.id for erasure in open_erasures(self._context, handle.meta))
         return lambda head: with_features(mark_erased(head, marks, ids), (ERASURES_FEATURE,))
 
     def _count(
-        self, handle: PartitionHandle, entry: ObjectEntry, schema: pa.Schema, due: Sequence[_Due], start: int
+        self, handle: PartitionHandle, entry: ObjectEntry, due: Sequence[DueErasure], start: int
     ) -> tuple[set[UUID], dict[UUID, int]]:
-        """Return the erasures with a record in an object, and how many records of the log each of them removes.
-
-        A record of several erasures counts for the first one. A record before the start offset is in the object and not in the
-        log, so it does not count. Only the compared columns are read. The filters of the object need no check of their own:
-        their bytes are verified like those of a column.
-        """
-        manifest = handle.manifest
-        columns = dict.fromkeys(item.erasure.column for item in due)
-        batches = read_object(
-            manifest.store, manifest.keys.data(entry.name), entry, schema, columns=["offset", *columns],
-            row_filter=RowFilter((Or(tuple(item.wanted for item in due)),)),
-            key_column=handle.meta.key_column,
-        )  # fmt: skip
-        hit: set[UUID] = set()
-        rows = dict.fromkeys((item.erasure.id for item in due), 0)
-        in_log = Comparison("offset", ">=", start)
         try:
-            for batch in batches:
-                left = batch
-                for item in due:
-                    kept = _filtered(left, item.others())
-                    if kept.num_rows < left.num_rows:
-                        hit.add(item.erasure.id)
-                        before, after = _filtered(left, in_log), _filtered(kept, in_log)
-                        rows[item.erasure.id] += before.num_rows - after.num_rows
-                    left = kept
+            return count_erased(handle.manifest, entry, handle.meta, due, start)
         except (CorruptionError, ObjectNotFound) as error:
             self._scrub(handle).record_damage(entry, error)
             raise
-        return hit, rows
 
     def _scrub(self, handle: PartitionHandle) -> PartitionScrub:
         return PartitionScrub(handle.manifest, handle, self._context.fs, self._context.clock)
 
-    def _due(self, handle: PartitionHandle, head: Head) -> list[_Due]:
+    def _due(self, handle: PartitionHandle, head: Head) -> list[DueErasure]:
         due = []
         for erasure in open_erasures(self._context, handle.meta):
             mark = mark_of(head, erasure)
@@ -190,15 +140,12 @@ class EraseActions:
                 kind = handle.meta.schema.field(erasure.column).type
                 ledger = self._context.erasures
                 assert ledger is not None  # a store with a tierer has a directory
-                values = ledger.read_values(erasure, kind)
-                due.append(_Due(erasure, In(erasure.column, plain_values(values)), horizon, mark))
+                try:
+                    values = ledger.read_values(erasure, kind)
+                except CorruptionError:
+                    continue  # `Erasures` says so; the others go on
+                due.append(DueErasure(erasure, In(erasure.column, plain_values(values)), horizon, mark))
         return due
-
-
-def _filtered(batch: pa.RecordBatch, condition: Predicate) -> pa.RecordBatch:
-    columns = dict(zip(batch.schema.names, batch.columns, strict=True))
-    mask = RowFilter((condition,)).mask(columns, batch.schema)
-    return batch.slice(0, batch.num_rows * mask) if isinstance(mask, bool) else batch.filter(mask)
 
 
 def record_erasures(
@@ -227,13 +174,6 @@ def _reopen(context: StoreContext, claims: Claims, erasures: Sequence[LedgerEntr
         record_erasures(context, claims, stale)
 
 
-def plain_values(values: pa.Array) -> tuple[object, ...]:
-    """Return values as predicates hold them: a timestamp as a number of microseconds."""
-    if pa.types.is_timestamp(values.type):
-        values = values.cast(pa.int64())
-    return tuple(values.to_pylist())
-
-
 def open_erasures(context: StoreContext, meta: TopicMeta) -> list[LedgerEntry]:
     """Return the erasures of a topic whose values may still lie in objects of its manifests.
 
@@ -248,12 +188,6 @@ def open_erasures(context: StoreContext, meta: TopicMeta) -> list[LedgerEntry]:
         return []
     topics = [item for item in ledger.read() if item.topic_id == meta.topic_id and item.is_open]
     return [item for item in topics if ledger.has_values(item)]
-
-
-def mark_of(head: Head | None, erasure: LedgerEntry) -> ErasedMark:
-    """Return how far a partition was checked for an erasure."""
-    marks = () if head is None else head.erased
-    return next((mark for mark in marks if mark.erasure == erasure.id), ErasedMark(erasure.id, 0, 0))
 
 
 def first_offset(handle: PartitionHandle, head: Head) -> int:

@@ -38,8 +38,8 @@ from ..survey.erasure_places import (
 from ..table.table_sweep import stale_files
 from ..warm.catalog import deletions, half_removed
 from ..warm.writer_requests import REQUEST_FILE
-from .erase_actions import plain_values
 from .erase_log import LogTraces
+from .erased_rows import plain_values
 from .local_actions import LocalActions
 from .partition_handle import PartitionHandle
 

@@ -17,12 +17,12 @@ pass deletes segments whose objects lack records (`policies.rules.evict`), and n
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from uuid import UUID
 
-from ..base.units import format_duration
+from ..base.units import format_duration, to_us
 from ..cold.fetch.cache_folders import CacheFolders
 from ..cold.manifest.erasures import (
     drop_values,
@@ -48,16 +48,20 @@ from ..errors import (
 from ..format.document import ERASURES_FEATURE
 from ..format.erasure import LedgerEntry, decode_values, horizon_in, merge_ledgers
 from ..format.manifest import Head
+from ..format.timestamps import to_datetime
 from ..format.topic_meta import TopicMeta
 from ..warm.bucket_binding import read_binding
 from .claims import Claims
-from .erase_actions import first_offset, mark_of, record_erasures
+from .erase_actions import first_offset, record_erasures
 from .erase_traces import Traces
+from .erased_rows import mark_of
 from .local_actions import LocalActions
 from .partition_handle import PartitionHandle
 from .sweep_state import read_swept
 
 log = logging.getLogger("tiered.erasures")
+
+_DAY_US = to_us(timedelta(days=1))
 
 
 @dataclass(slots=True)
@@ -75,6 +79,8 @@ class _State:
     lost: dict[UUID, CorruptionError] = field(default_factory=dict)
     # The time of the last sweep before the bucket was searched, and the first trace there; empty if there is none.
     in_bucket: dict[UUID, tuple[int | None, str]] = field(default_factory=dict)
+    # When the log last said that an erasure is late.
+    warned_us: dict[UUID, int] = field(default_factory=dict)
 
 
 class Erasures:
@@ -295,8 +301,8 @@ class Erasures:
             return problems
         # Why the ledgers were not exchanged.
         apart = "nothing of this store is in the bucket yet, as the passes' errors say"
-        if not self._state.exchanged or self._state.undeleted is not None:
-            # The first pass of a store owns its prefix only once it has published.
+        if not self._state.exchanged or self._state.undeleted is not None or self._state.lost:
+            # The first pass of a store owns its prefix only once it has published. Values that were lost may be back.
             try:
                 self.exchange()
             except (TieredError, OSError) as error:
@@ -334,10 +340,28 @@ class Erasures:
         ledger = self._context.erasures
         try:
             if ledger is not None:
-                ledger.note_waiting({item.id: wait(item) for item in ledger.read()})
+                waiting = {item.id: wait(item) for item in ledger.read()}
+                self._warn_of_late(ledger.read(), waiting)
+                ledger.note_waiting(waiting)
         except (TieredError, OSError) as error:
             return [as_tiered_error(error)]
         return []
+
+    def _warn_of_late(self, erasures: Sequence[LedgerEntry], waiting: Mapping[UUID, str]) -> None:
+        """Log each day what is open beyond its deadline."""
+        now_us = self._context.clock()
+        for item in erasures:
+            since_us = self._state.warned_us.get(item.id)
+            due = since_us is None or not 0 <= now_us - since_us < _DAY_US
+            if item.is_open and item.deadline_us < now_us and due:
+                self._state.warned_us[item.id] = now_us
+                log.warning(
+                    "erasure %d of %s is late: it was to be done by %s; it waits: %s",
+                    item.number,
+                    item.topic,
+                    to_datetime(item.deadline_us),
+                    waiting.get(item.id) or "for the next pass",
+                )
 
     def _awaited(self, error: TieredError, problems: list[TieredError]) -> str:
         """Return an error as what an erasure waits for; it is a problem, too, unless the bucket itself ends it in time."""

@@ -111,3 +111,12 @@ def test_a_forecast_comes_to_its_end() -> None:
 def test_an_explanation_names_what_is_due() -> None:
     (found,) = explain(store(WHOLE), lambda _: QUIET, NOW)
     assert [piece.next and piece.next.kind for piece in found.pieces][:2] == ["erase", "erase"]
+    assert found.notes == ()
+
+
+def test_an_explanation_names_what_waits_for_the_bucket() -> None:
+    waiting = replace(WHOLE, erasures=(ErasureFact(7, 22, 0), ErasureFact(8, 15, 15)))
+    (found,) = explain(store(waiting), lambda _: QUIET, NOW)
+    assert found.notes == (
+        "t/0: erasure 7 removes records before offset 22 once all of these are in the bucket",
+    )

@@ -18,7 +18,7 @@ from ..actions import Action, ChangeClass, Compact, Erase, EvictLocal, Expire, O
 from ..facts import PartitionFacts, SegmentFact, Span, StoreFacts
 from ..plan import make_plan
 from ..policy import Policy
-from ..rules.case import retention_stamp_us, unread_until_us
+from ..rules.case import erasure_reason, retention_stamp_us, unread_until_us
 from .due import NEVER, Due, Forecast
 
 
@@ -146,6 +146,12 @@ def explain(
             f"{partition.topic}/{partition.partition}: files that expired earlier are removed now"
             for _ in left
         ]
+        if not any(isinstance(act, Erase) for act in mine):
+            notes += [
+                f"{partition.topic}/{partition.partition}: {erasure_reason(item)} once all of these are in the bucket"
+                for item in partition.erasures
+                if item.checked_offset < item.horizon
+            ]
         explanations.append(
             Explanation(
                 topic=partition.topic,

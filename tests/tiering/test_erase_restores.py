@@ -1,0 +1,171 @@
+"""A restore to a time beside an open erasure: it names objects from before the erasure, and no record that was erased."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tiered
+from tests.support.byte_search import files_with
+from tests.support.clock import Clock
+from tests.support.disks import FailingDisk, Killed
+from tests.support.erasure_passes import fill_named, numbers_named, run_passes
+from tests.support.stores import open_store, stepwise
+from tests.support.watched_bucket import URL, WatchedBucket, host, published
+from tiered.engine.host import Host
+from tiered.errors import CorruptionError
+from tiered.format import manifest_changes
+
+MERGING = stepwise(
+    offload={"after": "0s", "tail_interval": "off"},
+    local_retention={"age": "1h"},
+    merge={"after": "4h", "target_bytes": "1MiB"},
+)
+LEFT = [number for number in range(40) if number % 3 != 1]
+"""What a restore to `lost_while_erasing`'s time gives."""
+
+
+def lost_while_erasing(root: Path, url: str, clock: Clock, passes: int = 2, **options: Any) -> int:
+    """Lose a store whose merged objects lack the erased records, and those from before the merge do not.
+
+    Return a time between its records.
+    """
+    with open_store(root, url, clock, settings=MERGING, **options) as store:
+        topic = fill_named(store, 4)
+        store.tier()
+        clock.advance(3600)
+        moment = clock() // 1000
+        clock.advance(60)
+        for number in range(40, 80):
+            topic.append(b"<of b> %d" % number, key="b")
+            if number % 10 == 9:
+                topic.roll()
+        store.tier()
+        clock.advance(5 * 3600)
+        assert "merge" in [action.kind for _ in range(2) for action, _ in store.tier().done]
+        erasure = topic.erase(["b"])
+        for _ in range(passes):
+            store.tier()
+        assert erasure.state == ("sweeping" if passes else "rewriting")
+        store.tierer.erasures.exchange()
+    shutil.rmtree(root)
+    return moment
+
+
+def restored(url: str, path: Path, clock: Clock, moment: int, **host: Any) -> tiered.Store:
+    return tiered.restore(url, path, settings=MERGING, host=Host(clock=clock, **host), at=moment)
+
+
+def in_bucket(url: str) -> list[int]:
+    """What readers of the bucket alone have."""
+    with tiered.open(url) as store:
+        return numbers_named(store.topic("t"))
+
+
+@pytest.mark.parametrize("passes", [0, 2])
+def test_no_erased_record_is_readable_again(
+    tmp_path: Path, url: str, clock: Clock, days: Callable[[float], None], passes: int
+) -> None:
+    moment = lost_while_erasing(tmp_path / "old", url, clock, passes)
+    with restored(url, tmp_path / "new", clock, moment) as store:
+        assert numbers_named(store.topic("t")) == in_bucket(url) == LEFT
+        assert [item.state for item in store.erasures()] == ["rewriting"]
+        run_passes(store, clock, days)
+        assert [(item.state, item.rows > 0) for item in store.erasures()] == [("done", True)]
+        assert numbers_named(store.topic("t")) == LEFT
+        assert store.verify(deep=True).problems == ()
+    assert files_with(tmp_path, b"<of b>") == []
+
+
+def test_a_topic_whose_deletion_is_undone_has_no_erased_record(
+    tmp_path: Path, url: str, clock: Clock, days: Callable[[float], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its head names objects that no pass has checked, and nobody could read them any more."""
+    monkeypatch.setattr(manifest_changes, "INLINE_ENTRIES_MAX", 1)
+    monkeypatch.setattr(manifest_changes, "PAGE_ENTRIES_MAX", 2)
+    with open_store(tmp_path / "old", url, clock, settings=MERGING) as store:
+        topic = fill_named(store, 4)
+        store.tier()
+        topic.erase(["b"])
+        store.tierer.erasures.exchange()
+        clock.advance(60)
+        moment = clock() // 1000
+        clock.advance(60)
+        store.delete_topic("t")
+    shutil.rmtree(tmp_path / "old")
+    with restored(url, tmp_path / "new", clock, moment) as store:
+        assert numbers_named(store.topic("t")) == in_bucket(url) == LEFT
+        run_passes(store, clock, days)
+        assert [(item.state, item.rows) for item in store.erasures()] == [("done", 13)]
+        assert store.verify(deep=True).problems == ()
+    assert files_with(tmp_path, b"<of b>") == []
+
+
+def test_a_later_call_is_counted_from_the_restore_on(
+    tmp_path: Path, url: str, clock: Clock, days: Callable[[float], None]
+) -> None:
+    """No pass has removed a record; those that the restore left out are 13."""
+    moment = lost_while_erasing(tmp_path / "old", url, clock, 0)
+    with restored(url, tmp_path / "new", clock, moment) as store:
+        run_passes(store, clock, days)
+        assert [(item.state, item.rows) for item in store.erasures()] == [("done", 13)]
+
+
+def test_a_repeat_of_a_killed_restore_gives_no_erased_record(tmp_path: Path, clock: Clock) -> None:
+    """It is killed before each thing that it writes to the bucket: the objects without the records, and each head."""
+    bucket = WatchedBucket()
+    moment = lost_while_erasing(tmp_path / "old", URL, clock, host=host(bucket, clock))
+    before = dict(bucket.objects)
+    for step in range(100):
+        bucket.objects = dict(before)
+        path = tmp_path / str(step)
+        with bucket.killing_before(step, "put"):
+            restored(URL, path, clock, moment, open_bucket=host(bucket, clock).open_bucket).close()
+        if (path / "store.json").exists():
+            break
+        with restored(URL, path, clock, moment, open_bucket=host(bucket, clock).open_bucket) as store:
+            assert numbers_named(store.topic("t")) == LEFT
+        assert [int(value.split()[-1]) for value in published(bucket)] == LEFT
+    assert step > 5
+
+
+@pytest.mark.parametrize("name", ["erasures.json", "store.json"])
+def test_a_restore_that_is_killed_beside_its_ledger_is_repeated(
+    tmp_path: Path, url: str, clock: Clock, name: str
+) -> None:
+    moment = lost_while_erasing(tmp_path / "old", url, clock)
+
+    def die(operation: str, path: Path) -> None:
+        if (operation, path.name) == ("rename", name):
+            raise Killed
+
+    with pytest.raises(Killed):
+        restored(url, tmp_path / "new", clock, moment, fs=FailingDisk(die))
+    assert [path.name for path in (tmp_path / "new").iterdir() if "erasures.json" in path.name]
+    with restored(url, tmp_path / "new", clock, moment) as store:
+        assert [item.state for item in store.erasures()] == ["rewriting"]
+
+
+def test_lost_values_do_not_keep_a_store_from_being_restored(
+    tmp_path: Path, url: str, clock: Clock, days: Callable[[float], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Once they are put back, the passes check what the restore has brought back."""
+    moment = lost_while_erasing(tmp_path / "old", url, clock)
+    stored = tmp_path / "bucket" / "erasures"
+    stored.rename(tmp_path / "lost")
+    caplog.set_level(logging.WARNING, "tiered.restore")
+    with restored(url, tmp_path / "new", clock, moment) as store:
+        assert len(numbers_named(store.topic("t"))) == 40
+        assert "erasure 1 is not carried out: " in caplog.text
+        with pytest.raises(CorruptionError, match="missing"):
+            store.tier()
+        (tmp_path / "lost").rename(stored)
+        run_passes(store, clock, days)
+        assert [item.state for item in store.erasures()] == ["done"]
+        assert numbers_named(store.topic("t")) == LEFT
+    assert files_with(tmp_path, b"<of b>") == []

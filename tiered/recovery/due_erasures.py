@@ -1,0 +1,118 @@
+"""The open erasures of a store that is being restored to a time.
+
+Such a restore names objects again that no manifest named any more, or whose topic was deleted. Those with erased records are
+written again without them before a head names them, so that the restored store gives back no record that the store before
+did not. The objects that the head named all the time are left to the first passes, which check all of them.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cached_property
+from uuid import UUID
+
+from ..cold.manifest.commit import Committer
+from ..cold.manifest.erasures import get_values, read_ledger
+from ..cold.manifest.store_documents import StoreDocuments
+from ..cold.parquet.key_filter_writer import KeyFilter
+from ..cold.upkeep.rewrite import rewrite_objects
+from ..errors import CorruptionError
+from ..format.erasure import LedgerEntry, decode_values, horizon_in
+from ..format.manifest import ErasedMark, Head, ObjectEntry
+from ..format.predicate import In
+from ..format.row_filter import RowFilter
+from ..format.topic_meta import TopicMeta
+from ..policies.policy import OffloadRule
+from ..tiering.erased_rows import DueErasure, count_erased, mark_of, plain_values
+
+log = logging.getLogger("tiered.restore")
+
+
+class DueErasures:
+    """Carries out open erasures in the objects that a restore names again."""
+
+    def __init__(self, bucket: StoreDocuments) -> None:
+        self._bucket = bucket
+        # By the name of an object: the one without the records, and how many each erasure removed.
+        self._done: dict[str, tuple[ObjectEntry, tuple[ErasedMark, ...]]] = {}
+        # What each erasure compares; None if its values are lost.
+        self._wanted: dict[UUID, In | None] = {}
+
+    def carried_out(
+        self, head: Head, named: frozenset[str], meta: TopicMeta, committer: Committer, rule: OffloadRule
+    ) -> Head:
+        """Return a head with objects that lack the erased records; a repeat returns the same ones.
+
+        Parameters
+        ----------
+        named
+            The names of the objects that readers had before.
+
+        Raises
+        ------
+        CorruptionError, ColdStorageError
+        """
+        due = self._due(meta, committer.partition.partition, head)
+        if not due:
+            return head
+        entries, marks = [], {item.erasure.id: item.mark for item in due}
+        for entry in committer.partition.entries(head):
+            if entry.name in named:
+                entries.append(entry)
+                continue
+            written, removed = self._without(entry, meta, due, committer, rule, head.start_offset)
+            marks |= {mark.erasure: marks[mark.erasure].plus(mark.rows) for mark in removed}
+            entries.append(written)
+        removing = [mark for mark in marks.values() if mark.rows]
+        erased = tuple(sorted(removing, key=lambda mark: mark.erasure))
+        return replace(head, pages=(), inline=tuple(entries), erased=erased)
+
+    def _without(
+        self, entry: ObjectEntry, meta: TopicMeta, due: Sequence[DueErasure], committer: Committer, rule: OffloadRule,
+        start_offset: int,
+    ) -> tuple[ObjectEntry, tuple[ErasedMark, ...]]:  # fmt: skip
+        if entry.name not in self._done:
+            cold, schema = committer.partition, meta.schemas[entry.schema_id]
+            concerned = [item for item in due if item.concerns(entry, schema)]
+            hit, rows = count_erased(cold, entry, meta, concerned, start_offset) if concerned else (set(), {})
+            written = entry
+            if hit:
+                others = tuple(item.others() for item in concerned if item.erasure.id in hit)
+                name = committer.new_object_name(entry.base_offset)
+                committer.release([name])  # nobody sweeps by this committer
+                written = rewrite_objects(
+                    cold, [entry], schema, name, rule.row_group_bytes,
+                    key_filter=KeyFilter.of(meta, rule.key_filter), row_filter=RowFilter(others),
+                )  # fmt: skip
+            self._done[entry.name] = written, tuple(ErasedMark(erasure, 0, rows[erasure]) for erasure in hit)
+        return self._done[entry.name]
+
+    @cached_property
+    def _open(self) -> list[LedgerEntry]:
+        return [item for item in read_ledger(self._bucket) if item.is_open]
+
+    def _due(self, meta: TopicMeta, partition: int, head: Head) -> list[DueErasure]:
+        """Return the erasures of a topic that have their values; passes say of the others that these are lost."""
+        due = []
+        for erasure in self._open:
+            if erasure.topic_id != meta.topic_id or erasure.column not in meta.schema.names:
+                continue
+            if erasure.id not in self._wanted:
+                self._wanted[erasure.id] = self._read(erasure, meta)
+            wanted = self._wanted[erasure.id]
+            if wanted is not None:
+                horizon = horizon_in(erasure.horizons, partition)
+                due.append(DueErasure(erasure, wanted, horizon, mark_of(head, erasure)))
+        return due
+
+    def _read(self, erasure: LedgerEntry, meta: TopicMeta) -> In | None:
+        kind = meta.schema.field(erasure.column).type
+        try:
+            data = get_values(self._bucket.store, erasure)
+            values = decode_values(data, kind, erasure.values, where=erasure.values_name)
+        except CorruptionError as error:
+            log.warning("erasure %d is not carried out: %s", erasure.number, error)
+            return None
+        return In(erasure.column, plain_values(values))
