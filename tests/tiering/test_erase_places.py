@@ -208,9 +208,8 @@ def test_the_end_of_an_erasure_and_the_search_look_at_every_place(
         traces = store.tierer.erasures._traces
         ends = {*traces.searches_here, *traces.searches_in_bucket, ErasurePlace.CACHES}
         assert ends == set(ErasurePlace)
-        assert set(ErasedSearch(store.context.tiers, topic.meta, None, grace_seconds=0).looks) == set(
-            ErasurePlace
-        )  # type: ignore[arg-type]
+        search = ErasedSearch(store.context.tiers, topic.meta, None, grace_seconds=0)  # type: ignore[arg-type]
+        assert set(search.searches) == set(ErasurePlace)
         assert set(PLANTS) == set(ErasurePlace) - {ErasurePlace.UPLOADS, ErasurePlace.VERSIONS}
 
 

@@ -110,7 +110,7 @@ class ErasedSearch:
             log = None  # no transaction was ever committed
         self._log = log
         self.files = self.objects = 0
-        self.looks: dict[ErasurePlace, Callable[[], Iterator[Trace]]] = {
+        self.searches: dict[ErasurePlace, Callable[[], Iterator[Trace]]] = {
             ErasurePlace.SEGMENTS: lambda: self._segments(self._meta),
             ErasurePlace.DAMAGED: self._damaged,
             ErasurePlace.STAGED: self._staged,
@@ -132,8 +132,8 @@ class ErasedSearch:
         ------
         CorruptionError, UnsupportedFormat, ColdStorageError
         """
-        for look in self.looks.values():
-            yield from look()
+        for search in self.searches.values():
+            yield from search()
 
     # -- this disk -------------------------------------------------------------------------------
 
