@@ -20,7 +20,7 @@ from tests.support.stores import open_store, stepwise
 from tiered.cli import app
 from tiered.cold.object_store.protocol import OldVersion, UnfinishedUpload
 from tiered.survey.erasure_places import ErasurePlace
-from tiered.tiering import table_passes
+from tiered.tiering import erase_traces, table_passes
 from tiered.verify.erasure_search import ErasedSearch
 
 CANARY = "zoe-of-z"
@@ -185,6 +185,31 @@ def test_old_versions_and_uploads_from_before_are_found(
     assert [where.rpartition("/")[2] for where in found] == ["1.parquet"] * 4
     assert len(places) > len(found), "old versions of values, too"
     assert {"/__transactions/" in where for where in found} == {True, False}
+
+
+def test_the_version_of_an_object_that_was_published_during_the_listing_stays(
+    tmp_path: Path, url: str, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And deleted by somebody: it is all that is left of live records."""
+    published, deleted = {"0.parquet"}, []
+
+    class Listing(Versioned):
+        def old_versions(self, prefix: str) -> Iterator[OldVersion]:
+            for number in range(3):
+                yield OldVersion(f"{prefix}0/data/{number}.parquet", "v", 1.0)
+                published.add("2.parquet")
+
+        def delete_versions(self, versions: Any) -> None:
+            deleted.extend(item.key.rpartition("/")[2] for item in versions)
+
+    monkeypatch.setattr(erase_traces, "named_objects", lambda *_: set(published))
+    with open_store(tmp_path / "data", url, clock) as store:
+        topic = store.create_topic("t")
+        entry, tiers = topic.erase(["b"]).entry, store.context.tiers
+        monkeypatch.setattr(tiers, "_object_store", Listing(tiers.object_store, "t/"))
+        left = [*store.tierer.erasures._traces.searches_in_bucket[ErasurePlace.VERSIONS](entry, topic.meta)]
+    assert deleted == ["1.parquet"]
+    assert ["/1.parquet that was deleted" in line for line in left] == [True]
 
 
 def test_an_upload_of_the_second_of_the_rewriting_is_waited_for(
