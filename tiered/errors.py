@@ -41,6 +41,9 @@ from typing import TypeGuard
 class TieredError(Exception):
     """The base of all errors of this package."""
 
+    def __reduce__(self) -> tuple[object, ...]:
+        return rebuild_error, (type(self), self.args, self.__dict__)
+
 
 class ConfigError(TieredError):
     """A setting, option or URL is wrong; the message names it and says what to write."""
@@ -87,9 +90,6 @@ class OffsetOutOfRange(TieredError):
         self.start = start
         self.end = end
 
-    def __reduce__(self) -> tuple[object, ...]:
-        return rebuild_error, (type(self), self.args, self.__dict__)
-
 
 class PositionLost(TieredError):
     """The log no longer has the position of a consumer; the message says why.
@@ -108,9 +108,6 @@ class PositionLost(TieredError):
         self.offset = offset
         self.start = start
         self.end = end
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return rebuild_error, (type(self), self.args, self.__dict__)
 
 
 class ReadOnly(TieredError):
@@ -149,9 +146,6 @@ class Conflict(TieredError):
         self.expected = expected
         self.end = end
 
-    def __reduce__(self) -> tuple[object, ...]:
-        return rebuild_error, (type(self), self.args, self.__dict__)
-
 
 class DiskFull(TieredError):
     """The local disk has no room. Nothing is damaged; appends continue when there is room again."""
@@ -180,9 +174,6 @@ class ColdStorageError(TieredError):
     def __init__(self, message: str, *, retryable: bool = False) -> None:
         super().__init__(message)
         self.retryable = retryable
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return rebuild_error, (type(self), self.args, self.__dict__)
 
 
 class ObjectNotFound(ColdStorageError):
@@ -260,9 +251,6 @@ class TransactionLogDamaged(CorruptionError):
     ``--drop-lost-transactions`` can do without.
     """
 
-    def __reduce__(self) -> tuple[object, ...]:
-        return rebuild_error, (type(self), self.args, self.__dict__)
-
 
 class FileUnreadable(TieredError):
     """The system refuses to read a file of the store. Whether its bytes are damaged is unknown.
@@ -279,9 +267,6 @@ class FileUnreadable(TieredError):
         super().__init__(message)
         self.where = where
         self.errno = errno
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return rebuild_error, (type(self), self.args, self.__dict__)
 
 
 class PartitionPoisoned(TieredError):

@@ -593,11 +593,11 @@ def read_all(access: Tiers, meta: Meta, start: int | None = None) -> tuple[int, 
 class ModelRestore(_Restore):
     """The real one; the local files are those of a disk."""
 
-    def __init__(self, disk: Disk, began_us: int) -> None:
+    def __init__(self, disk: Disk) -> None:
         self.disk = disk
         host = SimpleNamespace(fs=_Files(disk), clock=lambda: CLOCK_US)
         bucket = StoreDocuments(model().store())
-        super().__init__(bucket, STORE, frozenset(), disk.root, None, SETTINGS, host, None, began_us, {})  # type: ignore[arg-type]
+        super().__init__(bucket, verify_bucket(bucket, None, CLOCK_US), None, disk.root, None, SETTINGS, host)  # type: ignore[arg-type]
         self._catalog = SimpleNamespace(  # type: ignore[assignment]
             make_root=lambda: None,
             write_topic=lambda meta: None,
@@ -620,8 +620,7 @@ class ModelRestore(_Restore):
 
 def restore(disk: Disk) -> None:
     """Restore into a disk, as `tiered.restore` does before it opens the store."""
-    _, _, committed_us = verify_bucket(StoreDocuments(model().store()), None, CLOCK_US, {})
-    ModelRestore(disk, max(CLOCK_US, committed_us)).run()
+    ModelRestore(disk).run()
 
 
 def _disk(path: Path) -> Disk:

@@ -286,6 +286,10 @@ def test_the_log_of_a_time(
         ("2@5<1:9-9 3@7<2:9-9", "1:0-4@1", 8, (9, 9, "")),
         ("2@5<1:9-9 3@7<1:0-4", "1:0-4@1* 2:9-11@5", 6, (9, 11, "2:9-11@5")),
         ("2@5<1:0-4 3@7<1:0-9", "1:0-4@1*", 8, None),  # gone, and had not been removed
+        # Lineage 1 had published 4-6 before the restore that began at 5 claimed this head: at 6, and at 5.
+        ("2@5<1:0-6", "1:0-4@1* 1:4-6@6* 2:6-9@8*", 6, (0, 6, "1:0-4@1* 1:4-6@6*")),
+        ("2@5<1:0-6", "1:0-4@1* 1:4-6@6* 2:6-9@8*", 5, (0, 4, "1:0-4@1*")),
+        ("2@5<1:0-9", "1:0-4@1* 2:4-11@8*", 5, None),  # merged since, and what it had taken over is gone
     ],
 )  # fmt: skip
 def test_the_log_of_a_time_that_was_undone(origins: str, pieces: str, at: int, expected: Any) -> None:

@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -17,8 +18,8 @@ import tiered
 from tests.support import fork_server
 from tests.support.clock import Clock
 from tests.support.paths import ROOT
-from tests.support.restores import Overtaken, offloaded
-from tests.support.stores import committer_of, let_intent_lapse, stepwise, values
+from tests.support.restores import BY_TAILS, Overtaken, by_tail_pass, offloaded
+from tests.support.stores import committer_of, let_intent_lapse, open_store, stepwise, values
 from tests.support.watched_bucket import URL, WatchedBucket, away, host, open_at, settings
 from tiered.cold.manifest.restore_intent import INTENT_SECONDS
 from tiered.cold.manifest.restores import POLL_SECONDS, IntentHolder, IntentWatch
@@ -28,6 +29,7 @@ from tiered.engine.host import Host
 from tiered.errors import RestoreUnderWay
 from tiered.tiering.claims import Claims
 from tiered.tiering.publisher import LOCKED_SECONDS_MAX, Publisher
+from tiered.warm.filesystem import OsFileSystem
 from tiered.warm.partition_directory import read_fence
 
 COLD = settings("cold", tail_interval="off")
@@ -410,3 +412,50 @@ def test_of_two_restores_that_race_one_goes_on(tmp_path: Path, clock: Clock, fil
         tiered.open(tmp_path / "first")
     assert fs.second is not None
     fs.second.close()
+
+
+class Watched(OsFileSystem):
+    """The files of a restore during which something happens: after it has read the bucket, and before it changes it."""
+
+    def __init__(self, happens: Callable[[], object]) -> None:
+        self._happens: Callable[[], object] | None = happens
+
+    def rename(self, source: Path, target: Path) -> None:
+        if target.name == "restoring.json" and self._happens is not None:
+            happens, self._happens = self._happens, None
+            happens()
+        super().rename(source, target)
+
+
+def test_what_the_host_publishes_while_a_restore_begins_is_no_loss_for_a_later_restore(
+    tmp_path: Path, clock: Clock, file_url: str
+) -> None:
+    """That one goes back to a time at which the first had begun, and the records were not there."""
+    with open_store(tmp_path / "data", file_url, clock, settings=BY_TAILS) as store:
+        topic = store.create_topic("t")
+
+        def publish(value: bytes) -> None:
+            topic.append(value)
+            topic.flush()
+            clock.advance(2)
+            by_tail_pass(store, clock)
+
+        publish(b"1")
+        begun_us = clock.advance(2)
+
+        def go_on() -> None:
+            clock.advance(2)
+            publish(b"2")
+
+        fs = Watched(go_on)
+        with tiered.restore(
+            file_url, tmp_path / "first", settings=BY_TAILS, host=Host(clock=clock, fs=fs)
+        ) as first:
+            assert values(first.topic("t")) == [b"1", b"2"]
+        store.abandon()
+    at = begun_us // 1000 + 1000
+    with tiered.restore(
+        file_url, tmp_path / "second", at=at, settings=BY_TAILS, host=Host(clock=clock)
+    ) as second:
+        assert values(second.topic("t")) == [b"1"]
+        assert second.topic("t").append(b"next") == (0, 1)

@@ -129,9 +129,9 @@ def test_values_of_a_call_that_was_lost_with_its_disk_go_before_the_next_one_is_
         search = ErasedSearch(
             store.context.tiers, topic.meta, In("key", (b"b",)), [erasure.entry], grace_seconds=0
         )
-        assert [trace.where for trace in search.looks[ErasurePlace.VALUES]()] == [f"{bucket.url}/{lost}"]
-        look = store.tierer.erasures._traces.searches_in_bucket[ErasurePlace.VALUES]
-        (line,) = look(erasure.entry, topic.meta)
+        assert [trace.where for trace in search.searches[ErasurePlace.VALUES]()] == [f"{bucket.url}/{lost}"]
+        in_bucket = store.tierer.erasures._traces.searches_in_bucket[ErasurePlace.VALUES]
+        (line,) = in_bucket(erasure.entry, topic.meta)
         assert line == f"{lost} has values that no open erasure has; a sweep deletes it"
         store.sweep()
         assert lost in bucket.objects

@@ -20,7 +20,7 @@ from tests.support.stores import open_store, stepwise
 from tiered.cli import app
 from tiered.cold.object_store.protocol import OldVersion, UnfinishedUpload
 from tiered.survey.erasure_places import ErasurePlace
-from tiered.tiering import table_passes
+from tiered.tiering import erase_traces, table_passes
 from tiered.verify.erasure_search import ErasedSearch
 from tiered.warm.old_stage import STAGE_DIRECTORY
 
@@ -188,6 +188,31 @@ def test_old_versions_and_uploads_from_before_are_found(
     assert {"/__transactions/" in where for where in found} == {True, False}
 
 
+def test_the_version_of_an_object_that_was_published_during_the_listing_stays(
+    tmp_path: Path, url: str, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And deleted by somebody: it is all that is left of live records."""
+    published, deleted = {"0.parquet"}, []
+
+    class Listing(Versioned):
+        def old_versions(self, prefix: str) -> Iterator[OldVersion]:
+            for number in range(3):
+                yield OldVersion(f"{prefix}0/data/{number}.parquet", "v", 1.0)
+                published.add("2.parquet")
+
+        def delete_versions(self, versions: Any) -> None:
+            deleted.extend(item.key.rpartition("/")[2] for item in versions)
+
+    monkeypatch.setattr(erase_traces, "named_objects", lambda *_: set(published))
+    with open_store(tmp_path / "data", url, clock) as store:
+        topic = store.create_topic("t")
+        entry, tiers = topic.erase(["b"]).entry, store.context.tiers
+        monkeypatch.setattr(tiers, "_object_store", Listing(tiers.object_store, "t/"))
+        left = [*store.tierer.erasures._traces.searches_in_bucket[ErasurePlace.VERSIONS](entry, topic.meta)]
+    assert deleted == ["1.parquet"]
+    assert ["/1.parquet that was deleted" in line for line in left] == [True]
+
+
 def test_an_upload_of_the_second_of_the_rewriting_is_waited_for(
     tmp_path: Path, url: str, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -209,9 +234,8 @@ def test_the_end_of_an_erasure_and_the_search_look_at_every_place(
         traces = store.tierer.erasures._traces
         ends = {*traces.searches_here, *traces.searches_in_bucket, ErasurePlace.CACHES}
         assert ends == set(ErasurePlace)
-        assert set(ErasedSearch(store.context.tiers, topic.meta, None, grace_seconds=0).looks) == set(
-            ErasurePlace
-        )  # type: ignore[arg-type]
+        search = ErasedSearch(store.context.tiers, topic.meta, None, grace_seconds=0)  # type: ignore[arg-type]
+        assert set(search.searches) == set(ErasurePlace)
         assert set(PLANTS) == set(ErasurePlace) - {ErasurePlace.UPLOADS, ErasurePlace.VERSIONS}
 
 

@@ -12,6 +12,7 @@ from tests.support.budget import thinned
 from tests.support.clock import Clock
 from tests.support.disk_model import NOTHING, Image, Objects, Put
 from tests.support.recorder import Recorder
+from tests.support.watched_bucket import URL, WatchedBucket, host, open_at
 from tests.transactions.lives import BUCKET, SHIPPED, host_of
 from tests.transactions.published_in_part import PLACES, TRANSACTIONS, life
 
@@ -93,3 +94,50 @@ def test_a_time_inside_a_restore_that_was_repeated(tmp_path: Path) -> None:
         assert counts == sorted(counts, reverse=True)
         assert (counts[0], counts[-1]) == (TRANSACTIONS, 2)
     assert number > 2
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("shipped", [(0,), (1, 2)])
+def test_a_time_inside_a_restore_beside_which_the_host_went_on(
+    tmp_path: Path, shipped: tuple[int, ...]
+) -> None:
+    """Between the time that dates the restore and the claims: two transactions, the second published in part."""
+    clock, bucket = Ticking(Clock()()), WatchedBucket()
+    bucket.clock = lambda: clock.now_us / 1e6
+    store = open_at(tmp_path / "old", bucket, clock, settings=SHIPPED)
+    committed: list[int] = []
+
+    def commit(places: Sequence[int]) -> None:
+        with store.transaction() as transaction:
+            for topic, partition in PLACES:
+                for _ in range(2):
+                    transaction.append(topic, b"%d" % len(committed), partition=partition)
+        committed.append(clock.advance(1))
+        store.flush()
+        for place in places:
+            topic, partition = PLACES[place]
+            store.tierer.tails.publish(store.topic(topic).meta, partition)
+
+    def go_on(request: str) -> None:
+        if request == "put store.json" and len(committed) == 1:
+            commit((0, 1, 2))
+            commit(shipped)
+
+    store.create_topic("First")
+    store.create_topic("second", partitions=2)
+    commit((0, 1, 2))
+    began_us = clock.now_us
+    bucket.hook = go_on
+    with tiered.restore(URL, tmp_path / "new", settings=SHIPPED, host=host(bucket, clock)) as new:
+        assert len(transactions_in(new)) == len(committed) == 3
+    store.abandon()
+    counts = []
+    for at_us in thinned(range(began_us, clock.now_us, HALF_US), 4):
+        again, later = WatchedBucket(), Ticking(clock.now_us + HOUR_US)
+        again.clock, again.objects = (lambda now=later: now.now_us / 1e6), dict(bucket.objects)
+        with tiered.restore(
+            URL, tmp_path / f"{at_us}", at=at_us // 1000, settings=SHIPPED, host=host(again, later)
+        ) as restored:
+            counts.append(len(transactions_in(restored)))
+    assert counts == sorted(counts)
+    assert (counts[0], counts[-1]) == (1, 3)

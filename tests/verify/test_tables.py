@@ -110,6 +110,25 @@ def test_a_publication_and_a_sweep_beside_the_check_are_no_problem(
     assert not tail.exists()
 
 
+def test_versions_that_come_faster_than_the_check_are_unknown(
+    store: tiered.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is wrong with a version that is the newest no longer, may be the work of a sweep."""
+
+    def moved(*_: Any) -> None:
+        store.topic("t").append(b"more", sync=True)
+        store.tierer.tail_pass()  # type: ignore[attr-defined]
+        store.tierer.tables.run()  # type: ignore[attr-defined]
+        raise tiered.CorruptionError("an object of the table is missing")
+
+    monkeypatch.setattr(tables, "_check_present", moved)
+    report = store.verify()
+    assert [item for item in report.problems if item.item is Item.TABLE] == []
+    assert ["a later version came while each of 5 was checked" in item.reason for item in report.unknown] == [
+        True
+    ]
+
+
 def lists(folder: Path) -> Path:
     values = json.loads(newest(folder).read_text())
     return path_of(values["snapshots"][-1]["manifest-list"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
@@ -24,13 +25,28 @@ from .topics_at_time import TopicAt, topics_at
 log = logging.getLogger("tiered.restore")
 
 
-def verify_bucket(
-    bucket: StoreDocuments, at_us: int | None, now_us: int, verified: dict[str, ObjectEntry]
-) -> tuple[UUID, frozenset[str], int]:
-    """Verify all documents and manifests that a restore needs; return the store's id, its features, and the time of its last commit.
+@dataclass(frozen=True, slots=True)
+class VerifiedBucket:
+    """What `verify_bucket` found.
 
-    Logs the partitions that the restore will empty, because they had no objects at `at_us`. Adds the orphans that `at_us`
-    needs to `verified`.
+    Attributes
+    ----------
+    committed_us
+        The time of the last commit of any head; 0 if there is none.
+    orphans
+        The entries of the orphans that the time of the restore needs, by name.
+    """
+
+    store_id: UUID
+    features: frozenset[str]
+    committed_us: int
+    orphans: dict[str, ObjectEntry]
+
+
+def verify_bucket(bucket: StoreDocuments, at_us: int | None, now_us: int) -> VerifiedBucket:
+    """Verify all documents and manifests that a restore needs.
+
+    Logs the partitions that the restore will empty, because they had no objects at `at_us`.
 
     Raises
     ------
@@ -41,6 +57,7 @@ def verify_bucket(
     ColdStorageError
     """
     emptied: list[str] = []
+    orphans: dict[str, ObjectEntry] = {}
     committed_us = 0
     store = bucket.read_store()
     if store is None:
@@ -67,12 +84,12 @@ def verify_bucket(
                 if at_us is not None and loaded.head.committed_us > at_us:
                     claimed = next_lineage(loaded.head, now_us)
                     rewind_head(
-                        cold, claimed, at_us, now_us, verified, beyond=keeps_all_records(meta, features)
+                        cold, claimed, at_us, now_us, orphans, beyond=keeps_all_records(meta, features)
                     )
     if at_us is not None and emptied:
         when = utc_text(at_us)
         log.warning("nothing of %s was in the bucket by %s: it will be empty", ", ".join(emptied), when)
-    return store_id, features, committed_us
+    return VerifiedBucket(store_id, features, committed_us, orphans)
 
 
 def _check_all_moved(bucket: StoreDocuments, log: Head, at_us: int | None) -> None:

@@ -124,8 +124,14 @@ def view_at(
             break
     if chain:
         start, end = chain[0].base_offset, chain[-1].end_offset
-        known_start = max(head.start_offset, origin.start_offset)
-        for low, high in ((known_start, start), (end, origin.end_offset)):
+        known_start, known_end = max(head.start_offset, origin.start_offset), origin.end_offset
+        if any(
+            piece.base_offset == end < piece.end_offset <= known_end
+            for piece in parts
+            if piece.last_append_us > at_us
+        ):
+            known_end = end  # the old store published more before that restore claimed this head
+        for low, high in ((known_start, start), (end, known_end)):
             if low < high:
                 raise ColdStorageError(f"offsets {low} to {high} of {where} as they were are in no object")
     else:

@@ -25,7 +25,7 @@ import os
 from contextlib import closing
 from pathlib import Path
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 from ..base.caller import whoami
 from ..base.units import format_duration, to_us
@@ -74,6 +74,7 @@ from ..warm.mount_check import check_local
 from ..warm.partition_directory import write_lineage, write_start_offset
 from ..warm.segment_writer import SegmentWriter
 from .bucket_check import (
+    VerifiedBucket,
     check_manifest,
     keeps_all_records,
     restored_topics,
@@ -152,13 +153,9 @@ def restore(
     with closing(host.open_bucket(url, cold_options(settings, binding))) as object_store:
         bucket = StoreDocuments(object_store)
         _check_empty(root)
-        verified: dict[str, ObjectEntry] = {}
-        store_id, features, committed_us = verify_bucket(bucket, at_us, host.clock(), verified)
+        verified = verify_bucket(bucket, at_us, host.clock())
         check_conditional_writes(object_store)
-        # One time for all partitions: at any other time, all of them are before this restore or all are in it. The clock of another
-        # host never dates it before the last commit.
-        began_us = max(host.clock(), committed_us)
-        _Restore(bucket, store_id, features, root, binding, settings, host, at_us, began_us, verified).run()
+        _Restore(bucket, verified, at_us, root, binding, settings, host).run()
     return open_store(root, cold=url, settings=settings, host=host)
 
 
@@ -209,15 +206,17 @@ class _Restore:
     """The steps of a restore that change the bucket or the disk."""
 
     def __init__(
-        self, bucket: StoreDocuments, store_id: UUID, features: frozenset[str], root: Path, binding: BucketBinding,
-        settings: Settings, host: Host, at_us: int | None, began_us: int, verified: dict[str, ObjectEntry],
+        self, bucket: StoreDocuments, verified: VerifiedBucket, at_us: int | None, root: Path, binding: BucketBinding,
+        settings: Settings, host: Host,
     ) -> None:  # fmt: skip
         self._bucket = bucket
         self._at_us = at_us
-        self._began_us = began_us
-        self._verified = verified
-        self._store_id = store_id
-        self._features = features
+        # One time for all partitions: at any other time, all of them are before this restore or all are in it. The clock of another
+        # host never dates it before the last commit.
+        self._began_us = max(host.clock(), verified.committed_us)
+        self._orphans = verified.orphans
+        self._store_id = verified.store_id
+        self._features = verified.features
         self._cuts: tuple[TransactionsCut, ...] = ()
         self._ends = CompletedEnds(rewound=at_us is not None)
         self._due = DueErasures(bucket)
@@ -401,7 +400,7 @@ class _Restore:
         def change(claimed: Head) -> Head:
             if not unchanged:
                 now_us = self._host.clock()
-                claimed = rewind_head(cold, claimed, at_us, now_us, self._verified, beyond=beyond)
+                claimed = rewind_head(cold, claimed, at_us, now_us, self._orphans, beyond=beyond)
             return self._due.carried_out(claimed, named, meta, committer, rule) if erasing else claimed
 
         return committer.commit(change)

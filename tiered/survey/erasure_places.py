@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
 from enum import Enum
+from itertools import islice
 from pathlib import Path
 
 from ..cold.fetch.local_copies import is_copy
@@ -26,6 +27,8 @@ from ..warm.partition_directory import half_written, list_segments
 
 DAMAGED_PREFIX = ".damaged-"
 """The prefix of a damaged file that a repair has put aside."""
+
+_VERSIONS_AT_ONCE = 10_000
 
 
 class ErasurePlace(Enum):
@@ -118,14 +121,17 @@ def old_versions(
     Parameters
     ----------
     named
-        Returns `named_objects`; called if there is an old version of data. These objects were checked, and no name is used
-        twice: if somebody has deleted such an object, its old version is all that is left of live records.
+        Returns `named_objects`; called for every `_VERSIONS_AT_ONCE` versions, once they are listed. These objects were checked, and
+        no name is used twice: if somebody has deleted such an object, its old version is all that is left of live records.
     """
     if not isinstance(store, KeepsVersions):
         return
     for prefix in prefixes:
-        for item in store.old_versions(prefix):
-            name = item.key.removeprefix(prefix)
-            is_data = "/data/" in name and name.rpartition("/")[2] not in named()
-            if is_data or name.startswith("table/"):
-                yield item
+        listed = (item for item in store.old_versions(prefix) if _has_values(item.key.removeprefix(prefix)))
+        while batch := list(islice(listed, _VERSIONS_AT_ONCE)):
+            live = named()
+            yield from (item for item in batch if item.key.rpartition("/")[2] not in live)
+
+
+def _has_values(name: str) -> bool:
+    return "/data/" in name or name.startswith("table/")

@@ -250,7 +250,7 @@ def stale_files(
 
 
 def _written(listed: Iterable[ObjectInfo], key: str) -> float:
-    """Return when a file was written (Unix, the server's clock); 0 if it is not listed, as one of after the listing."""
+    """Return when a file was written (Unix, the server's clock); 0, as for the oldest one, if the listing lacks it."""
     return next((info.modified_seconds for info in listed if info.key == key), 0.0)
 
 

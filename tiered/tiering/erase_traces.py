@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
-from functools import cache
+from functools import partial
 from pathlib import Path
 from uuid import UUID
 
@@ -248,7 +248,7 @@ class Traces:
     def _versions(self, erasure: LedgerEntry, meta: TopicMeta | None) -> Iterator[str]:
         """Delete old versions of objects that are gone."""
         store, prefixes = self._context.tiers.object_store, self._prefixes(erasure)
-        named = cache(lambda: named_objects(self._context.tiers, self._topics_of(erasure, meta)))
+        named = partial(named_objects, self._context.tiers, self._topics_of(erasure, meta))
         doomed = list(old_versions(store, prefixes, named))
         if not doomed or not isinstance(store, KeepsVersions):
             return

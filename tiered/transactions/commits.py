@@ -368,15 +368,7 @@ class Commits:
     def _begin_reading(self, *, several: bool, needs_log: bool) -> Reading:
         if self._context.lifecycle.writes:
             return WriterReading(self.log)
-        catalog = self._context.catalog
-        known = TRANSACTIONS_FEATURE in catalog.features()
-        return LogReading(
-            self.log,
-            known,
-            lambda: catalog.gained(TRANSACTIONS_FEATURE),
-            several=several,
-            needs_log=needs_log,
-        )
+        return LogReading(self.log, self._context.catalog, several=several, needs_log=needs_log)
 
     def log_end_before(self, meta: TopicMeta, partition: int) -> int | None:
         """Return up to where the transaction log is to be published before rows of a partition; None: nothing is.

@@ -5,10 +5,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from ..engine.context import Place
 from ..errors import CorruptionError
+from ..format.document import TRANSACTIONS_FEATURE
 from .parts import Part
 from .transaction_log import LogPoint, TransactionLog
 
@@ -51,10 +53,8 @@ class LogReading:
 
     Parameters
     ----------
-    has_transactions
-        Whether the store is known to have the feature, which it gets before its first transaction.
-    gained_transactions
-        Whether it has the feature by now.
+    catalog
+        That of the store. It says whether the store has transactions: it gets the feature before its first one.
     several
         Whether it is a read of several partitions, which a restore to a time moves one by one.
     needs_log
@@ -65,24 +65,17 @@ class LogReading:
     RestoreUnderWay
     """
 
-    def __init__(
-        self,
-        log: TransactionLog,
-        has_transactions: bool,
-        gained_transactions: Callable[[], bool],
-        *,
-        several: bool,
-        needs_log: bool,
-    ) -> None:
+    def __init__(self, log: TransactionLog, catalog: Any, *, several: bool, needs_log: bool) -> None:
         self._log = log
-        self._gained_transactions = gained_transactions
+        self._catalog = catalog
         self._needs_log = needs_log
         self._is_damaged = False
         self._before: LogPoint | None = None
         try:
-            self._before = log.point() if has_transactions else None
-            if several and self._before is not None:
-                log.check_all_moved()
+            if TRANSACTIONS_FEATURE in catalog.features():
+                self._before = log.point()
+                if several:
+                    log.check_all_moved()
         except CorruptionError:
             if needs_log:
                 raise
@@ -92,7 +85,7 @@ class LogReading:
         before = self._before
         if before is None:
             # A first transaction may have been committed since.
-            return dict(ends) if self._is_damaged or not self._gained_transactions() else None
+            return dict(ends) if self._is_damaged or not self._catalog.gained(TRANSACTIONS_FEATURE) else None
         try:
             later = self._log.parts_since(before)
         except CorruptionError:

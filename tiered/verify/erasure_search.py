@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property, partial
 from math import inf
 
 import pyarrow as pa
@@ -110,7 +110,7 @@ class ErasedSearch:
             log = None  # no transaction was ever committed
         self._log = log
         self.files = self.objects = 0
-        self.looks: dict[ErasurePlace, Callable[[], Iterator[Trace]]] = {
+        self.searches: dict[ErasurePlace, Callable[[], Iterator[Trace]]] = {
             ErasurePlace.SEGMENTS: lambda: self._segments(self._meta),
             ErasurePlace.DAMAGED: self._damaged,
             ErasurePlace.STAGED: self._staged,
@@ -132,8 +132,8 @@ class ErasedSearch:
         ------
         CorruptionError, UnsupportedFormat, ColdStorageError
         """
-        for look in self.looks.values():
-            yield from look()
+        for search in self.searches.values():
+            yield from search()
 
     # -- this disk -------------------------------------------------------------------------------
 
@@ -292,7 +292,7 @@ class ErasedSearch:
 
     def _versions(self) -> Iterator[Trace]:
         store = self._store
-        named = cache(lambda: named_objects(self._tiers, self._present(self._meta, self._log)))
+        named = partial(named_objects, self._tiers, self._present(self._meta, self._log))
         for item in () if store is None else old_versions(store, self._prefixes, named):
             assert store is not None
             if item.modified_seconds < self._since:

@@ -27,8 +27,8 @@ _VERSIONS_MAX = 5
 def check_table(store: ObjectStore, meta: TopicMeta, findings: Findings) -> None:
     """Check the newest version of a topic's table; nothing if the topic has none.
 
-    Passes, merges and sweeps may run beside it: they delete no object that the newest version names, and a version with a
-    problem is checked only if it is still the newest one.
+    Passes, merges and sweeps may run beside it: they delete no object that the newest version names. So a problem counts only if
+    its version is still the newest one after the check; else that one is checked.
     """
     reader = TableReader.of(store, meta.name, meta.topic_id)
     with findings.guard(Item.TABLE, reader.folder.location):
@@ -50,8 +50,10 @@ def check_table(store: ObjectStore, meta: TopicMeta, findings: Findings) -> None
                 _check_newest(store, meta, reader, found)
             # Once a later version is there, a sweep deletes what only earlier ones named.
             if not found.problems or reader.folder.find().version == version:
-                break
-        findings.add(found)
+                findings.add(found)
+                return
+        reason = f"a later version came while each of {_VERSIONS_MAX} was checked"
+        findings.add_unknown(reader.folder.location, reason)
 
 
 def _check_versions(folder: TableFolder, findings: Findings) -> None:
