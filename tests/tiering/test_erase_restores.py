@@ -17,9 +17,11 @@ from tests.support.disks import FailingDisk, Killed
 from tests.support.erasure_passes import fill_named, numbers_named, run_passes
 from tests.support.stores import open_store, stepwise
 from tests.support.watched_bucket import URL, WatchedBucket, host, published
+from tiered.cold.manifest.restores import IntentHolder
 from tiered.engine.host import Host
 from tiered.errors import CorruptionError
 from tiered.format import manifest_changes
+from tiered.recovery import due_erasures
 
 MERGING = stepwise(
     offload={"after": "0s", "tail_interval": "off"},
@@ -57,6 +59,21 @@ def lost_while_erasing(root: Path, url: str, clock: Clock, passes: int = 2, **op
     return moment
 
 
+def deleted_while_erasing(root: Path, url: str, clock: Clock) -> int:
+    """Lose a store that has deleted its topic since an erasure, which no pass has carried out; return a time before that."""
+    with open_store(root, url, clock, settings=MERGING) as store:
+        topic = fill_named(store, 4)
+        store.tier()
+        topic.erase(["b"])
+        store.tierer.erasures.exchange()
+        clock.advance(60)
+        moment = clock() // 1000
+        clock.advance(60)
+        store.delete_topic("t")
+    shutil.rmtree(root)
+    return moment
+
+
 def restored(url: str, path: Path, clock: Clock, moment: int, **host: Any) -> tiered.Store:
     return tiered.restore(url, path, settings=MERGING, host=Host(clock=clock, **host), at=moment)
 
@@ -88,16 +105,7 @@ def test_a_topic_whose_deletion_is_undone_has_no_erased_record(
     """Its head names objects that no pass has checked, and nobody could read them any more."""
     monkeypatch.setattr(manifest_changes, "INLINE_ENTRIES_MAX", 1)
     monkeypatch.setattr(manifest_changes, "PAGE_ENTRIES_MAX", 2)
-    with open_store(tmp_path / "old", url, clock, settings=MERGING) as store:
-        topic = fill_named(store, 4)
-        store.tier()
-        topic.erase(["b"])
-        store.tierer.erasures.exchange()
-        clock.advance(60)
-        moment = clock() // 1000
-        clock.advance(60)
-        store.delete_topic("t")
-    shutil.rmtree(tmp_path / "old")
+    moment = deleted_while_erasing(tmp_path / "old", url, clock)
     with restored(url, tmp_path / "new", clock, moment) as store:
         assert numbers_named(store.topic("t")) == in_bucket(url) == LEFT
         run_passes(store, clock, days)
@@ -169,3 +177,44 @@ def test_lost_values_do_not_keep_a_store_from_being_restored(
         assert [item.state for item in store.erasures()] == ["done"]
         assert numbers_named(store.topic("t")) == LEFT
     assert files_with(tmp_path, b"<of b>") == []
+
+
+def test_a_damaged_object_does_not_keep_a_topic_from_coming_back(
+    tmp_path: Path, url: str, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its records cannot be told apart. The passes report it, and the erasure waits for it."""
+    moment = deleted_while_erasing(tmp_path / "old", url, clock)
+    (damaged,) = (tmp_path / "bucket").rglob("00000000000000000010-*.parquet")
+    damaged.write_bytes(damaged.read_bytes()[:4] + bytes(196) + damaged.read_bytes()[200:])
+    caplog.set_level(logging.WARNING, "tiered.restore")
+    with restored(url, tmp_path / "new", clock, moment) as store:
+        assert f"{damaged.name} keeps what an erasure is to remove: " in caplog.text
+        topic = store.topic("t")
+        for start, end in ((0, 10), (20, 40)):
+            values = topic.scan(0, start, end).to_arrow()["value"].to_pylist()
+            assert [int(value.split()[-1]) for value in values] == [x for x in LEFT if start <= x < end]
+        with pytest.raises(CorruptionError, match="fails its checksum"):
+            topic.scan().to_arrow()
+        store.tier()  # takes the partitions over
+        ((action, error),) = store.tier().failed
+        assert (action.kind, error.partition(" ")[0]) == ("erase", "CorruptionError:")
+        assert [item.state for item in store.erasures()] == ["rewriting"]
+
+
+def test_a_restore_is_announced_again_while_it_removes_records(
+    tmp_path: Path, url: str, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The old host and other restores wait for it for half a minute, and it may have to write many objects again."""
+    moment = lost_while_erasing(tmp_path / "old", url, clock)
+    events = []
+    check, rewrite = IntentHolder.check, due_erasures.rewrite_objects
+    monkeypatch.setattr(IntentHolder, "check", lambda holder: (events.append("check"), check(holder)))
+    monkeypatch.setattr(
+        due_erasures,
+        "rewrite_objects",
+        lambda *rest, **named: (events.append("write"), rewrite(*rest, **named))[1],
+    )
+    restored(url, tmp_path / "new", clock, moment).close()
+    written = [at for at, event in enumerate(events) if event == "write"]
+    assert len(written) == 4
+    assert {events[at - 1] for at in written} == {"check"}

@@ -8,7 +8,7 @@ did not. The objects that the head named all the time are left to the first pass
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from uuid import UUID
@@ -24,25 +24,31 @@ from ..format.manifest import ErasedMark, Head, ObjectEntry
 from ..format.predicate import In
 from ..format.row_filter import RowFilter
 from ..format.topic_meta import TopicMeta
-from ..policies.policy import OffloadRule
+from ..settings.settings import Settings
 from ..tiering.erased_rows import DueErasure, count_erased, mark_of, plain_values
 
 log = logging.getLogger("tiered.restore")
 
 
 class DueErasures:
-    """Carries out open erasures in the objects that a restore names again."""
+    """Carries out open erasures in the objects that a restore names again.
 
-    def __init__(self, bucket: StoreDocuments) -> None:
+    Parameters
+    ----------
+    check
+        Raises unless the restore may go on, and announces it again: called before each object, as many may take long.
+    """
+
+    def __init__(self, bucket: StoreDocuments, settings: Settings, check: Callable[[], None]) -> None:
         self._bucket = bucket
+        self._settings = settings
+        self._check = check
         # By the name of an object: the one without the records, and how many each erasure removed.
         self._done: dict[str, tuple[ObjectEntry, tuple[ErasedMark, ...]]] = {}
         # What each erasure compares; None if its values are lost.
         self._wanted: dict[UUID, In | None] = {}
 
-    def carried_out(
-        self, head: Head, named: frozenset[str], meta: TopicMeta, committer: Committer, rule: OffloadRule
-    ) -> Head:
+    def carried_out(self, head: Head, named: frozenset[str], meta: TopicMeta, committer: Committer) -> Head:
         """Return a head with objects that lack the erased records; a repeat returns the same ones.
 
         Parameters
@@ -52,7 +58,7 @@ class DueErasures:
 
         Raises
         ------
-        CorruptionError, ColdStorageError
+        Fenced, CorruptionError, ColdStorageError
         """
         due = self._due(meta, committer.partition.partition, head)
         if not due:
@@ -62,7 +68,10 @@ class DueErasures:
             if entry.name in named:
                 entries.append(entry)
                 continue
-            written, removed = self._without(entry, meta, due, committer, rule, head.start_offset)
+            if entry.name not in self._done:
+                concerned = [item for item in due if item.concerns(entry, meta.schemas[entry.schema_id])]
+                self._done[entry.name] = self._without(entry, meta, concerned, committer, head.start_offset)
+            written, removed = self._done[entry.name]
             marks |= {mark.erasure: marks[mark.erasure].plus(mark.rows) for mark in removed}
             entries.append(written)
         removing = [mark for mark in marks.values() if mark.rows]
@@ -70,24 +79,29 @@ class DueErasures:
         return replace(head, pages=(), inline=tuple(entries), erased=erased)
 
     def _without(
-        self, entry: ObjectEntry, meta: TopicMeta, due: Sequence[DueErasure], committer: Committer, rule: OffloadRule,
-        start_offset: int,
+        self, entry: ObjectEntry, meta: TopicMeta, due: Sequence[DueErasure], committer: Committer, start_offset: int
     ) -> tuple[ObjectEntry, tuple[ErasedMark, ...]]:  # fmt: skip
-        if entry.name not in self._done:
-            cold, schema = committer.partition, meta.schemas[entry.schema_id]
-            concerned = [item for item in due if item.concerns(entry, schema)]
-            hit, rows = count_erased(cold, entry, meta, concerned, start_offset) if concerned else (set(), {})
-            written = entry
-            if hit:
-                others = tuple(item.others() for item in concerned if item.erasure.id in hit)
-                name = committer.new_object_name(entry.base_offset)
-                committer.release([name])  # nobody sweeps by this committer
-                written = rewrite_objects(
-                    cold, [entry], schema, name, rule.row_group_bytes,
-                    key_filter=KeyFilter.of(meta, rule.key_filter), row_filter=RowFilter(others),
-                )  # fmt: skip
-            self._done[entry.name] = written, tuple(ErasedMark(erasure, 0, rows[erasure]) for erasure in hit)
-        return self._done[entry.name]
+        """Return an object without the records of erasures, and how many each of them removed."""
+        if not due:
+            return entry, ()
+        self._check()
+        cold, rule = committer.partition, self._settings.policy_for(meta.name).offload
+        try:
+            hit, rows = count_erased(cold, entry, meta, due, start_offset)
+            if not hit:
+                return entry, ()
+            others = tuple(item.others() for item in due if item.erasure.id in hit)
+            name = committer.new_object_name(entry.base_offset)
+            committer.release([name])  # nobody sweeps by this committer
+            written = rewrite_objects(
+                cold, [entry], meta.schemas[entry.schema_id], name, rule.row_group_bytes,
+                key_filter=KeyFilter.of(meta, rule.key_filter), row_filter=RowFilter(others),
+            )  # fmt: skip
+        except CorruptionError as error:
+            # The other records are wanted back. The passes report the damage, and the erasures wait for it.
+            log.warning("%s keeps what an erasure is to remove: %s", entry.name, error)
+            return entry, ()
+        return written, tuple(ErasedMark(erasure, 0, rows[erasure]) for erasure in hit)
 
     @cached_property
     def _open(self) -> list[LedgerEntry]:

@@ -219,7 +219,6 @@ class _Restore:
         self._features = verified.features
         self._cuts: tuple[TransactionsCut, ...] = ()
         self._ends = CompletedEnds(rewound=at_us is not None)
-        self._due = DueErasures(bucket)
         self._binding = binding
         self._settings = settings
         self._host = host
@@ -233,6 +232,7 @@ class _Restore:
         try:
             _check_empty(self._root)
             intent = self._begin(self._read_mark())
+            self._due = DueErasures(self._bucket, self._settings, intent.check)
             try:
                 self._write(intent)
                 intent.finish()
@@ -395,13 +395,12 @@ class _Restore:
         cold, beyond = committer.partition, keeps_all_records(meta, self._features)
         readable = cold.entries(head) if erasing and not revived else ()
         named = frozenset(entry.name for entry in readable)
-        rule = self._settings.policy_for(meta.name).offload
 
         def change(claimed: Head) -> Head:
             if not unchanged:
                 now_us = self._host.clock()
                 claimed = rewind_head(cold, claimed, at_us, now_us, self._orphans, beyond=beyond)
-            return self._due.carried_out(claimed, named, meta, committer, rule) if erasing else claimed
+            return self._due.carried_out(claimed, named, meta, committer) if erasing else claimed
 
         return committer.commit(change)
 
