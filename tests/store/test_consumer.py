@@ -35,6 +35,7 @@ from tiered.errors import (
     TopicNotFound,
 )
 from tiered.store.interface import partition_turns
+from tiered.transactions.decision import Moves
 
 
 @pytest.fixture(params=["local", "served"])
@@ -307,6 +308,18 @@ def test_a_position_that_retention_overtook_is_an_error_or_a_rewind(opened: tier
     lost(lambda: running.poll(0), "retention or delete_before removed", 4, 6, 0)
     assert offsets(topic.consumer("billing", on_rewind="earliest").poll(0)) == [(0, 4), (0, 5)]
     assert topic.consumer("billing", on_rewind="latest").poll(0) == []
+
+
+def test_a_position_beyond_the_end_of_the_same_log_is_lost(opened: tiered.Store, store: Any) -> None:
+    """An old image of a disk has one: without the error, records that come there would not be read."""
+    topic = filled(opened, partitions=1)
+    running = topic.consumer("billing")
+    session = store.transactions.positions("billing", "orders")[0].session
+    meta = store.topic("orders").meta
+    store.transactions.commit(Moves("billing", meta, session, {0: (9, topic.lineages_of([0])[0])}), True)
+    lost(lambda: topic.consumer("billing"), "the log ends before it", 0, 6, 9)
+    assert topic.consumer("billing", on_rewind="latest").position() == {0: 6}
+    assert running.position() == {0: 0}
 
 
 def test_a_topic_of_the_same_name_has_no_position(opened: tiered.Store) -> None:

@@ -104,6 +104,8 @@ def test_rows_that_were_deleted_do_not_come_back_with_a_restore(bucket: Bucket, 
         bucket.commit(store, b"three")
         assert values(store) == [b"three"]
         assert store.topic("t").offsets()[0].end == 3
+        (part,) = store.transactions.open_transactions()[-1].parts
+        assert part.first_number == 2, "the number of a deleted row is not used again"
     with bucket.restore() as store:
         assert values(store) == [b"three"]
         assert store.verify(deep=True).problems == ()
