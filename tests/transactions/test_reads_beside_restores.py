@@ -21,6 +21,8 @@ from tests.support.recorder import Recorder
 from tests.transactions.lives import BUCKET, SHIPPED, host_of, opened
 from tests.transactions.published_in_part import TOPICS, TRANSACTIONS, Ends, life
 from tiered.cold.manifest.restore_intent import abandon_restore, intent_of
+from tiered.cold.manifest.restores import IntentHolder
+from tiered.cold.manifest.store_documents import StoreDocuments
 from tiered.cold.object_store.protocol import ObjectInfo
 from tiered.engine.host import Host
 from tiered.engine.open_topics import OpenTopic
@@ -285,3 +287,53 @@ def test_a_restore_does_not_go_on_from_one_that_was_cut_short(tmp_path: Path, ah
         path, at = recorder.root / f"{number}", life().times_us[number] // 1000
         with tiered.restore(BUCKET, path, at=at, settings=SHIPPED, host=host) as store:
             assert whole(ends_of(store.snapshot(TOPICS))) == number + 1
+
+
+@pytest.mark.parametrize("ahead", [None, 3_600_000])
+@pytest.mark.parametrize("release", ["this", "an early one"])
+def test_a_restore_that_dies_after_one_that_was_finished_is_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ahead: int | None, release: str
+) -> None:
+    """Nothing of the bucket is half moved, and reads go on. Early releases do not write when a restore began."""
+    recorder, clock = Recorder(tmp_path, Image(objects=states(2)[-1])), Clock(life().clock_us + 7_200_000_000)
+    host, at = host_of(recorder, clock), None if ahead is None else life().clock_us // 1000 + ahead
+
+    def again() -> tiered.Store:
+        return tiered.restore(BUCKET, recorder.root / "data", at=at, settings=SHIPPED, host=host)
+
+    def dies(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(restore._Restore, "_topic", dies)
+        again()
+    objects = recorder.bucket.objects
+    if release == "an early one":
+        values = decode_document(objects["store.json"][0], where="store.json")
+        del values["restore"]["since_us"]
+        objects["store.json"] = encode_document(values), "etag-of-an-early-release"
+    with open_bucket(MovingBucket(objects, {}, -1)) as reader:
+        assert seen(reader) == (-1 if release == "an early one" else 2)  # the third is published in part
+    if release == "an early one":
+        with pytest.raises(tiered.ConfigError, match="was not finished"):
+            again()
+    else:
+        with again() as store:
+            assert whole(ends_of(store.snapshot(TOPICS))) == 3
+
+
+@pytest.mark.parametrize("began_us", [1, 1 << 60])
+def test_a_restore_over_one_that_was_cut_short_is_no_excuse_for_its_parts(
+    tmp_path: Path, began_us: int
+) -> None:
+    """It began later, by any clock, and has moved nothing yet."""
+    documents = StoreDocuments(Recorder(tmp_path, Image(objects=cut_short())).bucket)
+    before = documents.read_intent()
+    assert before is not None
+    assert before.since_us
+    IntentHolder(documents, "1", "ann@other", began_us=began_us).begin()
+    after = documents.read_intent()
+    assert after is not None
+    assert after.since_us == min(before.since_us, began_us)
+    with open_bucket(MovingBucket(documents.store.objects, {}, -1)) as reader:  # type: ignore[attr-defined]
+        assert seen(reader) == -1

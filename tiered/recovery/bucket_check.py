@@ -18,7 +18,7 @@ from ..format.manifest_checks import check_entries
 from ..format.schema import TRANSACTIONS_TOPIC, schema_to_text
 from ..format.timestamps import to_datetime
 from ..format.topic_meta import TopicMeta
-from ..transactions.restored_log import was_moved_back
+from ..transactions.restored_log import unfinished_restore
 from .point_in_time import begins_after, rewind_head
 from .topics_at_time import TopicAt, topics_at
 
@@ -94,11 +94,10 @@ def verify_bucket(bucket: StoreDocuments, at_us: int | None, now_us: int) -> Ver
 
 def _check_all_moved(bucket: StoreDocuments, log: Head, at_us: int | None) -> None:
     """Raise `ConfigError` if a restore to a time moved some heads and not others, and the state at `at_us` would have both."""
-    if not was_moved_back(log):
+    if unfinished_restore(bucket.store, log) is None:
         return
-    epoch = log.lineage_epoch
-    if (at_us is None or at_us >= dict(log.rewinds)[epoch]) and bucket.read_intent() is not None:
-        then = utc_text(dict(log.cuts)[epoch])
+    if at_us is None or at_us >= dict(log.rewinds)[log.epoch]:
+        then = utc_text(dict(log.cuts)[log.epoch])
         raise ConfigError(
             f"a restore of {bucket.store.url} to {then} was not finished, so that some partitions are at that time and others are not: "
             "restore to that time again, or to any from before that restore"

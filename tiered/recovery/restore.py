@@ -254,7 +254,8 @@ class _Restore:
             self._write_mark(restore_id, (mark or {}).get("lineage"))
         if mark is not None and self._has_moved(mark):
             self._began_us = mark[_BEGAN]
-        intent = IntentHolder(self._bucket, restore_id, f"{whoami()} (process {os.getpid()})")
+        holder = f"{whoami()} (process {os.getpid()})"
+        intent = IntentHolder(self._bucket, restore_id, holder, began_us=self._began_us)
         try:
             intent.begin()
         except StoreLocked:

@@ -6,6 +6,7 @@ partitions may lack rows of a transaction that others have, and the log does not
 
 from __future__ import annotations
 
+from ..cold.manifest.restore_intent import Intent
 from ..cold.manifest.store_documents import StoreDocuments
 from ..cold.object_store.protocol import ObjectStore
 from ..errors import RestoreUnderWay
@@ -35,22 +36,30 @@ def cuts_of(head: Head) -> tuple[TransactionsCut, ...]:
     return tuple(cuts)
 
 
-def was_moved_back(head: Head) -> bool:
-    """Whether a restore to a time made the last change of the log's head, so that other heads may still be where they were."""
-    return lineage_in(head) == (head.epoch, True)
+def unfinished_restore(store: ObjectStore, head: Head) -> Intent | None:
+    """Return the intent of a restore to a time if such a one has moved the head of the log, and maybe not all others.
+
+    Sends no request unless a restore to a time made the last change of the log's head.
+
+    Raises
+    ------
+    CorruptionError, UnsupportedFormat, ColdStorageError
+    """
+    if lineage_in(head) != (head.epoch, True):
+        return None
+    intent, moved_us = StoreDocuments(store).read_intent(), dict(head.rewinds)[head.epoch]
+    return None if intent is None or moved_us < intent.since_us else intent
 
 
 def check_all_moved(store: ObjectStore, head: Head) -> None:
-    """Raise if a restore to a time has moved the head of the log and maybe not all others; mostly without a request.
+    """Raise if a restore to a time has moved the head of the log and maybe not all others; see `unfinished_restore`.
 
     Raises
     ------
     RestoreUnderWay
     CorruptionError, UnsupportedFormat, ColdStorageError
     """
-    if not was_moved_back(head):
-        return
-    intent = StoreDocuments(store).read_intent()
+    intent = unfinished_restore(store, head)
     if intent is None:
         return
     if intent.under_way:

@@ -8,6 +8,7 @@ The intent is the field ``restore`` of the document. Early releases keep the fie
     seconds    how long the intent is valid after the last write of the document
     holder     user, host and process, as information for people
     renewals   how often it was renewed
+    since_us   the time of the lineages of the first restore that began and was not finished, up to this one
 
 A finished restore removes the field. Until then the document's lineage is only the restore's claim. The previous store
 publishes nothing while the intent is valid. Once it is not, that store takes the bucket back with a higher lineage.
@@ -42,6 +43,8 @@ class Intent:
     ----------
     id
         None for an abandoned restore.
+    since_us
+        A head that was moved by a restore before this time was moved by one that was finished. 0: early releases wrote none.
     """
 
     lineage: int
@@ -50,6 +53,7 @@ class Intent:
     seconds: float = INTENT_SECONDS
     holder: str = ""
     renewals: int = 0
+    since_us: int = 0
 
     @property
     def under_way(self) -> bool:
@@ -66,10 +70,10 @@ class Intent:
     def to_json(self) -> dict[str, Any]:
         """Return the value of the field."""
         if self.id is None:
-            return {"lineage": self.lineage, "of": self.of, "id": None}
+            return {"lineage": self.lineage, "of": self.of, "id": None, "since_us": self.since_us}
         return {
             "lineage": self.lineage, "of": self.of, "id": self.id, "seconds": self.seconds, "holder": self.holder,
-            "renewals": self.renewals,
+            "renewals": self.renewals, "since_us": self.since_us,
         }  # fmt: skip
 
 
@@ -78,7 +82,7 @@ def intent_of(values: dict[str, Any], lineage: int) -> Intent | None:
     intent = values.get(RESTORE)
     if not isinstance(intent, dict) or intent.get("lineage") != lineage:
         return None
-    of, renewals = intent.get("of"), intent.get("renewals")
+    of, renewals, since_us = intent.get("of"), intent.get("renewals"), intent.get("since_us")
     seconds: Any = intent.get("seconds")
     if type(of) is not int or not 1 <= of <= lineage:
         return None
@@ -92,13 +96,18 @@ def intent_of(values: dict[str, Any], lineage: int) -> Intent | None:
         seconds=float(seconds),
         holder=_printable(intent.get("holder")),
         renewals=renewals if type(renewals) is int and 0 <= renewals < 1 << 63 else 0,
+        since_us=since_us if type(since_us) is int and 0 <= since_us < 1 << 63 else 0,
     )
 
 
 def abandon_restore(values: dict[str, Any], intent: Intent) -> dict[str, Any]:
     """Return the document with which the store of lineage `intent.of` goes on; its lineage is above the restore's."""
     lineage = intent.lineage + 1
-    return {**values, LINEAGE: lineage, RESTORE: Intent(lineage, intent.of).to_json()}
+    return {
+        **values,
+        LINEAGE: lineage,
+        RESTORE: Intent(lineage, intent.of, since_us=intent.since_us).to_json(),
+    }
 
 
 def _printable(value: object) -> str:

@@ -47,6 +47,8 @@ class IntentHolder:
         Identifies this restore and its repetitions in the same directory.
     holder
         User, host and process, as information for people.
+    began_us
+        The time of the lineages that it begins; 0 if that is not known.
 
     Attributes
     ----------
@@ -62,9 +64,11 @@ class IntentHolder:
         restore_id: str,
         holder: str,
         *,
+        began_us: int = 0,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self.lineage = 0
+        self._began_us = began_us
         self._bucket = bucket
         self.restore_id = restore_id
         self._holder = holder
@@ -99,7 +103,9 @@ class IntentHolder:
                         f"cut short, repeat it in its directory, which needs no wait, or begin this one in {seconds_left:.0f} s"
                     )
             of = lineage if intent is None else intent.of
-            begun = Intent(lineage + 1, of, self.restore_id, holder=self._holder)
+            # Clocks of hosts differ, so a later restore may date itself before.
+            since_us = self._began_us if intent is None else min(self._began_us, intent.since_us)
+            begun = Intent(lineage + 1, of, self.restore_id, holder=self._holder, since_us=since_us)
             return {**current, LINEAGE: begun.lineage, RESTORE: begun.to_json()}
 
         written = self._monotonic()
