@@ -258,6 +258,35 @@ def test_a_sweep_takes_no_more_than_it_may(swept: Swept) -> None:
     swept.table.check_whole()
 
 
+def test_no_version_between_others_goes_if_the_clock_of_the_host_goes_back(swept: Swept) -> None:
+    """The log of the newest version then lacks later versions than one that it names. Readers walk from one to the next."""
+    ahead = 0.0
+    swept.bucket.clock = lambda: swept.clock() / 1e6 + ahead
+    for hours in (0, 1.5, 0.75, -4.75):
+        swept.clock.advance(hours * HOUR)
+        ahead += max(0, -hours) * HOUR  # the clock of the bucket goes on
+        swept.append()
+        swept.ship()
+    assert swept.table.version() == 4
+    ahead += (GRACE_HOURS + 1) * HOUR
+    swept.sweep()
+    assert swept.store.verify().problems == ()
+
+
+def test_no_version_between_others_goes_after_one_of_another_program(swept: Swept) -> None:
+    """The version that takes over names the one of the other program and not ours before it, which it goes on from."""
+    for _ in range(2):
+        swept.append()
+        swept.ship()
+    key = swept.table.key(r"v2\.metadata\.json")
+    foreign = json.loads(swept.bucket.objects[key][0]) | {"properties": {}}
+    swept.bucket.put(key.replace("/v2.", "/v3."), json.dumps(foreign).encode())
+    swept.store.tierer.tables.publish(swept.topic.meta, take=True)
+    swept.clock.advance((GRACE_HOURS + 1) * HOUR)
+    swept.sweep()
+    assert swept.store.verify().problems == ()
+
+
 def test_the_folder_of_a_topic_without_a_table_is_left_alone(swept: Swept) -> None:
     """With ``table = "off"`` the store does not look after it, and its objects go."""
     swept.append()

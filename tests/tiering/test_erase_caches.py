@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,8 @@ from tests.support.clock import Clock
 from tests.support.erasure_passes import fill_in_turn, run_passes
 from tests.support.stores import open_store, stepwise
 from tiered.cli import app
-from tiered.cold.fetch.cache_folders import hashes_in_name, hashes_of, range_files
+from tiered.cold.fetch.cache_folders import CacheFolders, hashes_in_name, hashes_of, range_files
+from tiered.cold.fetch.disk_cache import DiskCache
 
 KEYS = ("a", "b", "c")
 
@@ -94,6 +96,42 @@ def test_folders_of_earlier_settings_and_of_other_processes_are_emptied(
         assert erasure.state == "done"
     assert [cached(folder) for folder in folders] == [0, 0, 0]
     assert [path.name for path in before.iterdir()] == ["thesis.tex"]
+
+
+def test_ranges_on_their_way_to_the_disk_do_not_come_after_the_end(
+    opened: Callable[..., tiered.Store],
+    tmp_path: Path,
+    clock: Clock,
+    days: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Those of old objects that the process has read which ends the erasure; its memory has none after the end, either."""
+    go, write, drain, empty = threading.Event(), DiskCache._write, DiskCache.drain, CacheFolders.empty
+
+    def late(*arguments: Any) -> None:
+        go.wait(60)
+        write(*arguments)
+
+    def drained(cache: DiskCache) -> None:
+        go.set()
+        drain(cache)
+
+    def emptied(folders: CacheFolders) -> None:
+        empty(folders)
+        go.set()
+
+    monkeypatch.setattr(DiskCache, "_write", late)
+    monkeypatch.setattr(DiskCache, "drain", drained)
+    monkeypatch.setattr(CacheFolders, "empty", emptied)
+    with opened() as store:
+        topic, fetcher = store.topic("t"), store.context.tiers.fetcher
+        for offset in (0, 11):
+            assert list(topic.read(0, offset, 1))
+        erasure = topic.erase(["b"])
+        run_passes(store, clock, days)
+        assert (erasure.state, fetcher._memory.bytes) == ("done", 0)
+        drain(fetcher._disk)  # type: ignore[arg-type]
+        assert cached(tmp_path / "data" / "cache") == 0
 
 
 def test_a_folder_that_cannot_be_emptied_is_waited_for(

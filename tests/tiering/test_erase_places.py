@@ -19,6 +19,8 @@ from tests.support.erasure_passes import fill_named, run_passes
 from tests.support.stores import open_store, stepwise
 from tiered.cli import app
 from tiered.cold.object_store.protocol import OldVersion, UnfinishedUpload
+from tiered.format import manifest_changes
+from tiered.survey import published_manifest
 from tiered.survey.erasure_places import ErasurePlace
 from tiered.tiering import erase_traces, table_passes
 from tiered.verify.erasure_search import ErasedSearch
@@ -257,6 +259,39 @@ def test_the_next_end_deletes_what_it_finds(
         run_passes(store, clock, days, 6, hours=3)
         assert (erasure.state, erasure.waits_for) == ("done", "")
     assert [path for path in made if path.exists()] == []
+
+
+def test_copies_of_objects_that_no_head_names_go_at_the_end(
+    tmp_path: Path, url: str, clock: Clock, days: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Passes over a large manifest leave them: a page that was not read may name any object."""
+    monkeypatch.setattr(manifest_changes, "INLINE_ENTRIES_MAX", 1)
+    monkeypatch.setattr(manifest_changes, "PAGE_ENTRIES_MAX", 2)
+    monkeypatch.setattr(published_manifest, "SMALL_MANIFEST_PAGES", 0)
+    monkeypatch.setattr(published_manifest, "_MERGEABLE_PAGES", 0)
+    settings = stepwise(**RULES, promote={"reads": 1})
+    with open_store(tmp_path / "data", url, clock, settings=settings) as store:
+        topic = fill_named(store, 14)
+        for _ in range(2):
+            store.tier()
+            clock.advance(2 * 3600)
+        copies, manifest = store.context.tiers.copies, store.context.tiers.cold(topic.meta, 0)
+        before = [manifest.keys.data(entry.name) for entry in manifest.entries(manifest.load().head)]
+        data = {key: manifest.store.get(key).data for key in before}
+        erasure = topic.erase(["b"])
+        store.tier()
+        assert erasure.state == "sweeping"
+        # A promotion that was under way beside the rewriting ends.
+        for key in before:
+            copies.write(key, [data[key]])
+        live = manifest.keys.data(manifest.entries(manifest.load().head)[0].name)
+        copies.write(live, [manifest.store.get(live).data])
+        store.tier()
+        assert all((tmp_path / "data/promoted" / key).exists() for key in before)
+        run_passes(store, clock, days)
+        assert erasure.state == "done"
+        assert files_with(tmp_path, b"<of b>") == []
+        assert (tmp_path / "data/promoted" / live).exists()
 
 
 def test_rows_that_an_early_build_had_staged_are_waited_for(

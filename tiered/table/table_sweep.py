@@ -10,7 +10,7 @@ version of the pointer, which counts as well. The sweep answers two questions fr
   than the grace ago. A file that was written before the base, and that neither the base nor the newest version names, was
   named by no version since. Writers name only files that they wrote after the last version, or that it names. So no later
   version names it, and whoever read it through a version did so longer than the grace ago. Versions below the base were
-  replaced at the latest by it.
+  replaced at the latest by it; they go from the oldest one on, as readers walk from one to the next.
 
 If the base is the newest version, a manifest or a list that is older than the grace and that it does not name goes, too: its
 publication cannot commit any more.
@@ -124,23 +124,27 @@ class TableSweep:
             As for `named_objects`.
         """
         ours = sorted(
-            (info for info in self._listed if _is_ours(info.key)), key=lambda info: info.modified_seconds
+            (info for info in self._listed if _is_ours(info.key)),
+            key=lambda info: (info.modified_seconds, version_of(info.key)),
         )
         versions = self._found() if ours else []
         if not versions:
             return PartSweep(self._topic, None, table=True)
-        version, oldest = versions[0][0], versions[-1][0]
+        version = versions[0][0]
         named = {key for item in versions for key in self._files_of(*item)}
         base = self._base(version)
         due: list[ObjectInfo] = []
         if base is not None:
             number, modified_seconds = base
             named |= self._files_of(number, self._reader.read(number))
+            # Those after a named one stay. A log may lack some: the host's clock jumped, or the version took over from
+            # another program's.
+            oldest = min(filter(None, map(version_of, named)))
             due = [
                 info
                 for info in ours
                 if info.key not in named
-                and version_of(info.key) < oldest  # some readers walk on from there
+                and version_of(info.key) < oldest
                 and (
                     _is_before(info, number, modified_seconds)
                     or (number == version and self._is_left_over(info))
