@@ -17,7 +17,7 @@ locals {
   role_parts = {
     writer  = concat(["writer"], length(var.segment_tags) > 0 ? ["part-tags"] : [], local.kms ? ["part-kms-read", "part-kms-write"] : [])
     reader  = concat(["reader"], var.reader_leases ? ["part-leases"] : [], local.kms ? ["part-kms-read"] : [], local.kms && var.reader_leases ? ["part-kms-write"] : [])
-    restore = concat(["restore"], local.kms ? ["part-kms-read", "part-kms-write"] : [])
+    restore = concat(["restore"], length(var.segment_tags) > 0 ? ["part-tags"] : [], local.kms ? ["part-kms-read", "part-kms-write"] : [])
   }
 
   policy_documents = {

@@ -126,7 +126,9 @@ def settings(path: Path, *, grace: str = "0s") -> tiered.Settings:
 
 def restoring() -> tiered.Settings:
     """The settings of a restore to a time, which goes back by the grace at most."""
-    return tiered.Settings.model_validate({"cold": {"url": URL}, "sweep": {"grace": "7d", "every": "off"}})
+    return tiered.Settings.model_validate(
+        {"cold": {"url": URL, "tags": TAGS}, "sweep": {"grace": "7d", "every": "off"}}
+    )
 
 
 class Deployment:
@@ -162,9 +164,13 @@ class Deployment:
             assert topic.scan().to_arrow().num_rows == 5
             self._tier(store, 13 * HOUR_US)
             self._tier(store, 31 * 24 * HOUR_US)
-            store.create_topic("gone").append(b"x", sync=True)
-            store.topic("gone").roll()
+            gone = store.create_topic("gone")
+            for key in ("kept", "private"):
+                gone.append(b"x", key=key, sync=True)
+            gone.roll()
             self._tier(store, 5 * HOUR_US)
+            gone.erase(["private"])
+            store.tierer.erasures.exchange()
             self.before_deletion_us = self.clock()
             self.clock.advance(2)
             store.delete_topic("gone")
@@ -258,7 +264,7 @@ class Deployment:
         lease.release()
 
     def restore(self) -> None:
-        """To the newest state, and to one before a topic was deleted."""
+        """To the newest state, and to one before a topic was deleted, without what an erasure is to remove."""
         host = Host(clock=self.clock)
         for at in (None, self.before_deletion_us // 1000):
             shutil.rmtree(self.folder / "restored", ignore_errors=True)
@@ -266,6 +272,8 @@ class Deployment:
                 URL, self.folder / "restored", at=at, settings=restoring(), host=host
             ) as store:
                 assert store.topics() == (["e", "t"] if at is None else ["e", "gone", "t"])
+                if at is not None:
+                    assert store.topic("gone").scan().to_arrow()["key"].to_pylist() == [b"kept"]
         self.path = self.folder / "restored"
 
 

@@ -27,7 +27,7 @@ PARTS = {
     "writer": ("writer", "part-tags", "part-kms-read", "part-kms-write"),
     "reader": ("reader", "part-kms-read"),
     "reader with leases": ("reader", "part-leases", "part-kms-read", "part-kms-write"),
-    "restore": ("restore", "part-kms-read", "part-kms-write"),
+    "restore": ("restore", "part-tags", "part-kms-read", "part-kms-write"),
 }
 
 _UUID = "0a1b2c3d-0000-4000-8000-00000000000f"

@@ -19,7 +19,7 @@ from tests.support.stores import open_store, stepwise
 from tests.support.watched_bucket import URL, WatchedBucket, host, published
 from tiered.cold.manifest.restores import IntentHolder
 from tiered.engine.host import Host
-from tiered.errors import CorruptionError
+from tiered.errors import ColdStorageError, CorruptionError
 from tiered.format import manifest_changes
 from tiered.recovery import due_erasures
 
@@ -218,3 +218,25 @@ def test_a_restore_is_announced_again_while_it_removes_records(
     written = [at for at, event in enumerate(events) if event == "write"]
     assert len(written) == 4
     assert {events[at - 1] for at in written} == {"check"}
+
+
+@pytest.mark.parametrize("denied", ["get_values", "rewrite_objects"])
+def test_a_role_that_may_not_remove_records_restores_the_store(
+    tmp_path: Path, url: str, clock: Clock, monkeypatch: pytest.MonkeyPatch, denied: str
+) -> None:
+    """One of an early release reads no values and writes no data. An answer that may be another one next time ends the restore."""
+    moment = lost_while_erasing(tmp_path / "old", url, clock)
+
+    def deny(*_: Any, **__: Any) -> None:
+        raise ColdStorageError("AccessDenied", retryable=retryable)
+
+    monkeypatch.setattr(due_erasures, denied, deny)
+    retryable = True
+    with pytest.raises(ColdStorageError, match="AccessDenied"):
+        restored(url, tmp_path / "new", clock, moment)
+    retryable = False
+    with restored(url, tmp_path / "new", clock, moment) as store:
+        assert len(numbers_named(store.topic("t"))) == 40
+        store.tier()
+        store.tier()
+        assert numbers_named(store.topic("t")) == LEFT

@@ -197,10 +197,10 @@ def test_a_table_says_that_a_restore_elsewhere_moved_some_heads(
 ) -> None:
     """The restore is cut short between two partitions of a transaction, and this store goes on with its tables."""
 
-    def moves_one(self: Any, meta: Any, partition: int, intent: Any) -> None:
+    def moves_one(self: Any, meta: Any, partition: int, intent: Any, **named: Any) -> None:
         if partition:
             raise KeyboardInterrupt
-        move(self, meta, partition, intent)
+        move(self, meta, partition, intent, **named)
 
     for _ in range(2):
         with open_with(tmp_path, clock) as store:  # whose close forgets what is published

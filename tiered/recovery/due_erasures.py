@@ -18,7 +18,7 @@ from ..cold.manifest.erasures import get_values, read_ledger
 from ..cold.manifest.store_documents import StoreDocuments
 from ..cold.parquet.key_filter_writer import KeyFilter
 from ..cold.upkeep.rewrite import rewrite_objects
-from ..errors import CorruptionError
+from ..errors import ColdStorageError, CorruptionError
 from ..format.erasure import LedgerEntry, decode_values, horizon_in
 from ..format.manifest import ErasedMark, Head, ObjectEntry
 from ..format.predicate import In
@@ -97,8 +97,9 @@ class DueErasures:
                 cold, [entry], meta.schemas[entry.schema_id], name, rule.row_group_bytes,
                 key_filter=KeyFilter.of(meta, rule.key_filter), row_filter=RowFilter(others),
             )  # fmt: skip
-        except CorruptionError as error:
-            # The other records are wanted back. The passes report the damage, and the erasures wait for it.
+        except (CorruptionError, ColdStorageError) as error:
+            # The other records are wanted back. The passes report damage, and the erasures wait for it.
+            _raise_temporary(error)
             log.warning("%s keeps what an erasure is to remove: %s", entry.name, error)
             return entry, ()
         return written, tuple(ErasedMark(erasure, 0, rows[erasure]) for erasure in hit)
@@ -126,7 +127,14 @@ class DueErasures:
         try:
             data = get_values(self._bucket.store, erasure)
             values = decode_values(data, kind, erasure.values, where=erasure.values_name)
-        except CorruptionError as error:
+        except (CorruptionError, ColdStorageError) as error:
+            _raise_temporary(error)
             log.warning("erasure %d is not carried out: %s", erasure.number, error)
             return None
         return In(erasure.column, plain_values(values))
+
+
+def _raise_temporary(error: CorruptionError | ColdStorageError) -> None:
+    """Raise an error that a repetition may not meet. Others keep no store from being restored: a role may lack the rights."""
+    if isinstance(error, ColdStorageError) and error.retryable:
+        raise error
