@@ -63,8 +63,10 @@ class Threads:
         StoreClosed
             The call never began.
         """
+        waiting = asyncio.wrap_future(future)
+        waiting.add_done_callback(_retrieved)  # a shield that is cancelled forgets it
         try:
-            return await asyncio.shield(asyncio.wrap_future(future))
+            return await asyncio.shield(waiting)
         except asyncio.CancelledError:
             if future.cancelled():
                 raise StoreClosed("the store is closed") from None
@@ -74,8 +76,7 @@ class Threads:
         """Wait for the end of a call that `start` began."""
         waiting = asyncio.wrap_future(future)
         await asyncio.wait([waiting])
-        if not waiting.cancelled():
-            waiting.exception()  # mark the error as retrieved: no caller is left to get it
+        _retrieved(waiting)
 
     def close(self) -> None:
         """Start no more calls."""
@@ -124,3 +125,9 @@ async def made(threads: Threads, make: Callable[[], _Result], undo: Callable[[_R
             await threads.run(lambda result=result: undo(result))  # type: ignore[misc]
         raise
     return results[0]
+
+
+def _retrieved(future: asyncio.Future[Any]) -> None:
+    """Mark the error as retrieved: perhaps no caller is left to get it."""
+    if not future.cancelled():
+        future.exception()
