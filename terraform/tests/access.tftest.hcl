@@ -47,7 +47,7 @@ run "leases_tags_and_a_key_add_what_they_need" {
     condition = { for role, policy in aws_iam_policy.this : role => [for statement in jsondecode(policy.policy).Statement : statement.Sid] } == {
       writer  = ["List", "ListUploads", "Read", "Write", "AbortUploads", "Sweep", "Erase", "AskWhatIsHeld", "Tag", "Decrypt", "Encrypt"]
       reader  = ["List", "Read", "Lease", "Decrypt", "Encrypt"]
-      restore = ["List", "Read", "Write", "DeleteProbe", "Decrypt", "Encrypt"]
+      restore = ["List", "Read", "Write", "DeleteProbe", "Tag", "Decrypt", "Encrypt"]
     }
     error_message = "Each role gets the parts it needs."
   }
