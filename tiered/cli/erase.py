@@ -94,7 +94,7 @@ def erase(
         field = erased_column(handle.opened, column)
         values = values_of(field, lines)
         erased_values(field, values)  # a dry run refuses what the call would
-        records = None
+        preview = None
         try:
             preview = _preview(handle, field, values)
         except ColdStorageError as error:
@@ -102,11 +102,10 @@ def erase(
             if dry_run or not error.retryable:
                 raise
             say(f"the records are not counted: {error}", err=True)
-        else:
-            records = count(preview.records, "record")
-            if dry_run:
-                _print_preview(preview, as_json)
-                return
+        if dry_run and preview is not None:
+            _print_preview(preview, as_json)
+            return
+        records = None if preview is None else count(preview.records, "record")
         what = f"erase {records or 'all records'} with {count(len(values), 'value')} of {field.name}"
         confirm(f"{what} from topic {topic} of {store.url}", yes)
         erasure = handle.erase(column=field.name, values=values, reason=reason)
@@ -146,7 +145,7 @@ def erasures(
     with open_for_reading(load_settings(config, path, cold)) as store:
         listed = store.erasures()
         now_us = wall_clock_us()
-    late = [erasure for erasure in listed if erasure.entry.is_open and erasure.entry.deadline_us < now_us]
+    late = [erasure for erasure in listed if erasure.entry.is_late(now_us)]
     if as_json:
         print_json({"erasures": [erasure.to_json() for erasure in listed]})
     elif not listed:

@@ -101,6 +101,10 @@ class LedgerEntry:
         """
         return inf if self.clean_us is None else self.clean_us // 1_000_000 + 1.0
 
+    def is_late(self, now_us: int) -> bool:
+        """Whether it is open after its deadline."""
+        return self.is_open and self.deadline_us < now_us
+
     def reopened(self) -> LedgerEntry:
         """Return the erasure with objects that are to be checked again."""
         return replace(self, outdated_us=max(self.outdated_us, self.rewritten_us or 0))

@@ -81,10 +81,9 @@ def _erasures(watched: WatchedStore) -> Iterator[str]:
     for item in entries:
         if item.is_open:
             until = f"{to_datetime(item.deadline_us):%Y-%m-%d %H:%M} UTC"
-            late = item.deadline_us < watched.context.clock()
             state = (
                 f"late: it is {item.state}, and was to be done by {until}"
-                if late
+                if item.is_late(watched.context.clock())
                 else f"{item.state}, to be done by {until}"
             )
             wait = ledger.waits_for(item) if ledger is not None else ""

@@ -340,8 +340,9 @@ class Erasures:
         ledger = self._context.erasures
         try:
             if ledger is not None:
-                waiting = {item.id: wait(item) for item in ledger.read()}
-                self._warn_of_late(ledger.read(), waiting)
+                entries = ledger.read()
+                waiting = {item.id: wait(item) for item in entries}
+                self._warn_of_late(entries, waiting)
                 ledger.note_waiting(waiting)
         except (TieredError, OSError) as error:
             return [as_tiered_error(error)]
@@ -353,7 +354,7 @@ class Erasures:
         for item in erasures:
             since_us = self._state.warned_us.get(item.id)
             due = since_us is None or not 0 <= now_us - since_us < _DAY_US
-            if item.is_open and item.deadline_us < now_us and due:
+            if item.is_late(now_us) and due:
                 self._state.warned_us[item.id] = now_us
                 log.warning(
                     "erasure %d of %s is late: it was to be done by %s; it waits: %s",
