@@ -20,7 +20,7 @@ import tiered
 from tests.support.byte_search import files_with
 from tests.support.clock import Clock
 from tests.support.disks import FailingDisk
-from tests.support.erasure_passes import KEPT, fill_named, numbers_named, run_passes
+from tests.support.erasure_passes import KEPT, fill_named, numbers_named, run_passes, try_passes
 from tests.support.stores import HOUR_US, handle_of, open_store, stepwise
 from tests.support.waiting import wait_until
 from tests.support.watched_bucket import WatchedBucket, away, open_at
@@ -692,12 +692,7 @@ def test_files_of_a_deleted_topic_that_cannot_be_removed_are_waited_for(
     with tiered.open(tmp_path / "data", cold=url, settings=SETTINGS, host=host) as store:
         erasure = fill_named(store).erase(["b"])
         shutil.copytree(topics / "t", half)
-        for _ in range(4):
-            with suppress(OSError, tiered.TieredError):
-                store.tier()
-            clock.advance(3600)
-            days(2)
-            store.sweep()
+        try_passes(store, clock, days)
         expected = f"{half} has files of a deleted topic; a pass deletes them"
         assert (erasure.state, erasure.waits_for) == ("sweeping", expected)
         broken = False

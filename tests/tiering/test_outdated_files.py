@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import shutil
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ import tiered
 from tests.support.byte_search import files_with
 from tests.support.clock import Clock
 from tests.support.disks import FailingDisk
-from tests.support.erasure_passes import KEPT, fill_named, numbers_named, run_passes
+from tests.support.erasure_passes import KEPT, fill_named, numbers_named, run_passes, try_passes
 from tests.support.stores import open_store, repaired, stepwise
 from tiered.engine.host import Host
 
@@ -103,12 +102,7 @@ def test_no_erasure_is_done_beside_a_replaced_file_that_cannot_be_deleted(
     with tiered.open(tmp_path / "data", cold=url, settings=SETTINGS, host=host) as store:
         erasure = fill_named(store).erase(["b"])
         half.write_bytes(min(half.parent.glob("*.log")).read_bytes())
-        for _ in range(4):
-            with suppress(OSError, tiered.TieredError):
-                store.tier()
-            clock.advance(3600)
-            days(2)
-            store.sweep()
+        try_passes(store, clock, days)
         assert (erasure.state, erasure.waits_for) == ("sweeping", f"{half} was replaced; a pass deletes it")
         broken = False
         run_passes(store, clock, days)
