@@ -19,7 +19,7 @@ from tests.support.row_groups import small_row_groups
 from tests.support.stores import EVICT_US, HOUR_US, OFFLOAD_US, open_store, repaired, stepwise, tier
 from tiered.cold.fetch import key_probe, object_reader
 from tiered.cold.fetch.key_probe import KeyProbe
-from tiered.cold.parquet.key_filters import KeyFilters
+from tiered.cold.parquet.key_filters import KeyFilters, hashes_of
 from tiered.format.manifest import ObjectEntry
 from tiered.tiering import erased_rows
 
@@ -167,6 +167,41 @@ def test_compactions_and_erasures_write_filters_and_find_what_is_there(
         assert not set(every) & set(gone)
         assert sum(map(len, log.expected.values())) == len(every)
         assert store.verify(deep=True).problems == ()
+
+
+def test_the_filters_of_a_rewritten_object_have_the_keys_that_it_has(tmp_path: Path) -> None:
+    """An erased key is in no filter of the merged object any more, and each of the others is in one."""
+    log = Log(tmp_path, pa.string(), [at % 30 for at in range(60)], ["on", "merged"])
+    keys = pa.array([f"k{number}" for number in range(30)])
+
+    def held(topic: tiered.Topic) -> set[str]:
+        """The keys that a filter of the newest objects may hold."""
+        found: set[str] = set()
+        for split in topic.scan().splits():
+            source: Any = split.source
+            entry = source.entry
+            data = (tmp_path / "bucket" / source.key).read_bytes()[
+                entry.tail_position : entry.footer_position
+            ]
+            filters, (hashes, _) = KeyFilters.read(memoryview(data), len(entry.row_groups)), hashes_of(keys)
+            assert filters is not None
+            for group in range(len(entry.row_groups)):
+                found.update(keys.filter(pa.array(filters.may_hold(group, hashes))).to_pylist())
+        return found
+
+    def merged(topic: tiered.Topic) -> int:
+        """The records in merged objects."""
+        return sum(entry.record_count for entry in entries(topic) if len(entry.segment_ids) > 1)
+
+    with log.open(rules("on")) as store:
+        topic = store.topic("t")
+        assert held(topic) == set(keys.to_pylist())
+        before = merged(topic)
+        topic.erase(["k7", "k8"])
+        tier(store, log.clock, EVICT_US)
+        tier(store, log.clock, EVICT_US)
+        assert held(topic) == set(keys.to_pylist()) - {"k7", "k8"}
+        assert 0 < merged(topic) < before
 
 
 def test_an_erasure_reads_the_column_where_filters_are_damaged(tmp_path: Path) -> None:
