@@ -271,3 +271,24 @@ def test_a_store_that_was_restored_elsewhere_brings_no_erasure_any_more(
         assert found.count(b"later") == 5
         assert [erasure.state for erasure in store.erasures()] == ["done"] * known
     assert not [key for key in bucket.objects if key.startswith("erasures/")]
+
+
+# -- the deadline -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ahead_days", [0, 365])
+def test_the_deadline_of_a_call_under_a_clock_that_is_ahead(
+    tmp_path: Path, clock: Clock, bucket: WatchedBucket, ahead_days: int
+) -> None:
+    """It counts from when the bucket got the values, so it is not a year late once the clock is right again."""
+    true_us = clock()
+    bucket.clock = lambda: true_us / 1e6
+    with open_at(tmp_path / "data", bucket, clock) as store:
+        clock.advance(ahead_days * 86_400)
+        called = store.topic("t").erase(["b"]).entry
+        for _ in range(2):
+            store.tier()
+        clock.now_us = true_us
+        for (entry,) in (read_ledger(StoreDocuments(bucket)), [item.entry for item in store.erasures()]):
+            assert entry.called_us == pytest.approx(true_us, abs=1_000_000)
+            assert entry.deadline_us - entry.called_us == called.deadline_us - called.called_us

@@ -54,7 +54,7 @@ class LedgerEntry:
     reason, caller
         As given at the call, and the user and host of the process.
     called_us, deadline_us
-        When it was called, and until when it must be done.
+        When it was called, and until when it must be done, by the host's clock. See `called_by`.
     rewritten_us
         When no object that the manifests name had such a record any more, nor a local file; None before. See `clean_us`.
     outdated_us
@@ -104,6 +104,16 @@ class LedgerEntry:
     def is_late(self, now_us: int) -> bool:
         """Whether it is open after its deadline."""
         return self.is_open and self.deadline_us < now_us
+
+    def called_by(self, stored_seconds: float | None) -> LedgerEntry:
+        """Return the erasure with its call, and so its deadline, not after the end of the second in which its values were stored.
+
+        That second (Unix; None: they are not) is by the server's clock: the host's may have been ahead.
+        """
+        if stored_seconds is None:
+            return self
+        ahead_us = max(0, self.called_us - int(stored_seconds + 1) * 1_000_000)
+        return replace(self, called_us=self.called_us - ahead_us, deadline_us=self.deadline_us - ahead_us)
 
     def reopened(self) -> LedgerEntry:
         """Return the erasure with objects that are to be checked again."""
@@ -220,6 +230,8 @@ def _further(one: LedgerEntry, other: LedgerEntry) -> LedgerEntry:
         one,
         horizons=tuple(map(min, one.horizons, other.horizons)),
         log_end=min(one.log_end, other.log_end),
+        called_us=min(one.called_us, other.called_us),
+        deadline_us=min(one.deadline_us, other.deadline_us),
         rewritten_us=max((one.rewritten_us, other.rewritten_us), key=lambda at: at or 0),
         outdated_us=max(one.outdated_us, other.outdated_us),
         done_us=one.done_us if one.done_us is not None else other.done_us,

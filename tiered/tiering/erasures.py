@@ -123,9 +123,9 @@ class Erasures:
             return
         store = self._context.tiers.object_store
         documents = StoreDocuments(store)
-        self._put_values(documents, ours)
+        stored = self._put_values(documents, ours)
         if ours:
-            ready = [item for item in ours if self._may_go_on(item)]
+            ready = [item.called_by(stored.get(item.values_name)) for item in ours if self._may_go_on(item)]
             merged = exchange_ledger(documents, ready, self._claims.store.documents_lineage)
         else:
             owner = documents.read_store()
@@ -161,12 +161,15 @@ class Erasures:
             self._state.undeleted = error
         return self._state.undeleted is None
 
-    def _put_values(self, documents: StoreDocuments, erasures: Sequence[LedgerEntry]) -> None:
-        """Upload the values that the bucket lacks; a sweep may have deleted those of a new call as lost ones."""
+    def _put_values(self, documents: StoreDocuments, erasures: Sequence[LedgerEntry]) -> Mapping[str, float]:
+        """Upload the values that the bucket lacks; a sweep may have deleted those of a new call as lost ones.
+
+        Return the names of those that it had, and when each was stored.
+        """
         self._state.ready.clear()
         self._state.lost.clear()
         store = documents.store
-        stored = stored_values(store) if any(item.is_open for item in erasures) else frozenset()
+        stored = stored_values(store) if any(item.is_open for item in erasures) else {}
         if any(item.is_open and item.values_name not in stored for item in erasures):
             # A process that died, or the bucket, may have kept this disk from recording the end.
             self._state.ended = _ended(read_ledger(documents))
@@ -178,6 +181,7 @@ class Erasures:
                 if erasure.values_name not in stored:
                     put_values(store, erasure, data)
                 self._state.ready.add(erasure.id)
+        return stored
 
     def _values_here(self, erasure: LedgerEntry) -> bytes | None:
         """Return the values of an open erasure on this disk; None if they are not there as they were."""

@@ -84,14 +84,14 @@ def read_ledger(documents: StoreDocuments) -> tuple[LedgerEntry, ...]:
     return () if values is None else ledger_from_json(values, where=object_url(documents.store, LEDGER_FILE))
 
 
-def stored_values(store: ObjectStore) -> frozenset[str]:
-    """Return the names of all stored values.
+def stored_values(store: ObjectStore) -> dict[str, float]:
+    """Return the names of all stored values, and when each was stored (Unix, the server's clock).
 
     Raises
     ------
     ColdStorageError
     """
-    return frozenset(info.key for info in store.list(VALUES_FOLDER))
+    return {info.key: info.modified_seconds for info in store.list(VALUES_FOLDER)}
 
 
 def put_values(store: ObjectStore, erasure: LedgerEntry, data: bytes) -> None:
@@ -166,7 +166,7 @@ def drop_values(store: ObjectStore, ledger: Sequence[LedgerEntry]) -> None:
     ColdStorageError
     """
     ended = {item.values_name for item in ledger if not item.is_open}
-    doomed = stored_values(store) & ended
+    doomed = stored_values(store).keys() & ended
     if doomed:
         store.delete(sorted(doomed))
     _delete_versions(store, ended)
