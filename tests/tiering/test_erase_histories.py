@@ -62,6 +62,8 @@ class History(LogHistory):
         # The number of the next row at each call, and the keys.
         self.calls: list[tuple[int, list[str]]] = []
         self.appended: dict[str, int] = {}
+        # The numbers of the rows that the consumer returned before it stored its positions.
+        self.consumed: set[int] = set()
         super().__init__(path, dice, days, settings_of(dice))
 
     def new_row(self) -> dict[str, Any]:
@@ -82,6 +84,32 @@ class History(LogHistory):
         self.open.append((erasure, keys))
         self.calls.append((self.number, keys))
         self.clock.advance(1)
+
+    def consume(self) -> None:
+        """Read on from the stored positions; commit the new ones, alone or with a row."""
+        self.topic.flush()
+        with self.topic.consumer("reader", on_rewind="earliest") as consumer:
+            found = self.poll(consumer, self.dice.choice([1, 30, 1000]))
+            if self.dice.random() < 0.5:
+                consumer.commit()
+            else:
+                row = self.new_row()
+                with self.store.transaction() as transaction:
+                    transaction.append("t", row, partition=0)
+                    transaction.commit_position(consumer)
+                ((at,),) = transaction.ranges.values()
+                self.rows[0, at.start] = row
+        self.consumed |= found
+
+    def poll(self, consumer: tiered.Consumer, count: int) -> set[int]:
+        """Return the numbers of the next rows of a consumer."""
+        found = {
+            (row["partition"], row["offset"]): row
+            for batch in consumer.poll(timeout=0, max_records=count)
+            for row in batch.to_pylist()
+        }
+        assert {row["user"] for at, row in found.items() if at not in self.rows} <= self.erasing()
+        return {row["n"] for row in found.values()}
 
     def go_back(self) -> None:
         # A request that no pass has brought to the bucket is lost with the disk.
@@ -142,6 +170,9 @@ class History(LogHistory):
         self.store.flush()
         assert files_with(self.path, canary(key)) == []
 
+    def erasing(self) -> set[str]:
+        return {key for _, keys in self.open for key in keys}
+
     def check(self) -> None:
         found = {
             (row["partition"], row["offset"]): (row["user"], row["n"])
@@ -150,8 +181,7 @@ class History(LogHistory):
         missing = {at: row for at, row in self.rows.items() if found.get(at) != (row["user"], row["n"])}
         assert not missing
         # What is more is being erased.
-        erasing = {key for erasure, keys in self.open for key in keys}
-        assert {key for at, (key, _) in found.items() if at not in self.rows} <= erasing
+        assert {key for at, (key, _) in found.items() if at not in self.rows} <= self.erasing()
 
     def finish(self) -> None:
         """Nothing happens any more, and every erasure comes to its end."""
@@ -169,6 +199,10 @@ class History(LogHistory):
         self.store.flush()
         table = self.topic.scan(columns=["partition", "offset"]).to_arrow()
         assert table.num_rows == len(self.rows)
+        with self.topic.consumer("reader", on_rewind="earliest") as consumer:
+            while found := self.poll(consumer, 1000):
+                self.consumed |= found
+        assert {row["n"] for row in self.rows.values()} <= self.consumed
         for key in filter(self.is_erased, KEYS):
             self.check_gone(key)
         report = self.store.verify(deep=True)
@@ -178,7 +212,7 @@ class History(LogHistory):
 ACTIONS = {
     "append": 6, "append_batch": 3, "transact": 2, "erase": 3, "roll": 4, "ship": 3, "tier": 8, "sweep": 3,
     "read": 2, "delete_before": 1, "restart": 1, "killed": 2, "restore": 1,
-    "remember": 2, "go_back": 1,
+    "remember": 2, "go_back": 1, "consume": 3,
 }  # fmt: skip
 LOSING = ACTIONS | {"lose_disk": 3, "transact": 4}
 
