@@ -313,7 +313,19 @@ def test_an_erasure_says_what_keeps_it_from_the_bucket(
 
         new.hook = refuse
         store.tierer.run_once()
-        assert erasure.waits_for.startswith("nothing of this store is in the bucket yet")
+        assert erasure.waits_for.startswith("the bucket has nothing of this store")
+        new.hook = lambda request: None
+        store.tierer.run_once()
+        # Emptied by mistake, and the process has found its documents there before.
+        objects = new.objects
+        new.objects = {}
+        later = store.topic("t").erase(["c"])
+        with pytest.raises(CorruptionError, match="was published and is missing"):
+            store.tier()
+        assert later.waits_for.startswith("the bucket has nothing of this store")
+        new.objects = objects
+        store.tier()
+        assert later.waits_for == ""
 
 
 def test_values_of_an_early_build_have_no_checksum() -> None:

@@ -54,7 +54,7 @@ class LedgerEntry:
     reason, caller
         As given at the call, and the user and host of the process.
     called_us, deadline_us
-        When it was called, and until when it must be done, by the host's clock. See `called_by`.
+        When it was called, and until when it must be done, by the host's clock; see `called_by`.
     rewritten_us
         When no object that the manifests name had such a record any more, nor a local file; None before. See `clean_us`.
     outdated_us
@@ -106,9 +106,12 @@ class LedgerEntry:
         return self.is_open and self.deadline_us < now_us
 
     def called_by(self, stored_seconds: float | None) -> LedgerEntry:
-        """Return the erasure with its call, and so its deadline, not after the end of the second in which its values were stored.
+        """Return the erasure as called when its values were stored, if the host's clock says that it was called later.
 
-        That second (Unix; None: they are not) is by the server's clock: the host's may have been ahead.
+        Parameters
+        ----------
+        stored_seconds
+            When they were stored (Unix, whole seconds of the server's clock); None if they are not.
         """
         if stored_seconds is None:
             return self

@@ -120,6 +120,7 @@ class Erasures:
             return
         # The documents of the bucket say first that there are erasures.
         if not self._claims.store.check_owner():
+            self._state.exchanged = False  # also if the bucket had the documents once
             return
         store = self._context.tiers.object_store
         documents = StoreDocuments(store)
@@ -304,7 +305,7 @@ class Erasures:
         if ledger is None or not self._context.tiers.has_cold:
             return problems
         # Why the ledgers were not exchanged.
-        apart = "nothing of this store is in the bucket yet, as the passes' errors say"
+        apart = "the bucket has nothing of this store, as the passes' errors say"
         if not self._state.exchanged or self._state.undeleted is not None or self._state.lost:
             # The first pass of a store owns its prefix only once it has published. Values that were lost may be back.
             try:
