@@ -54,7 +54,7 @@ class LedgerEntry:
     reason, caller
         As given at the call, and the user and host of the process.
     called_us, deadline_us
-        When it was called, and until when it must be done, by the host's clock; see `called_by`.
+        When it was called, and until when it must be done, by the host's clock; see `not_called_after`.
     rewritten_us
         When no object that the manifests name had such a record any more, nor a local file; None before. See `clean_us`.
     outdated_us
@@ -105,8 +105,8 @@ class LedgerEntry:
         """Whether it is open after its deadline."""
         return self.is_open and self.deadline_us < now_us
 
-    def called_by(self, stored_seconds: float | None) -> LedgerEntry:
-        """Return the erasure as called when its values were stored, if the host's clock says that it was called later.
+    def not_called_after(self, stored_seconds: float | None) -> LedgerEntry:
+        """Return the erasure as called when its values were stored, if it was called later: the host's clock was ahead then.
 
         Parameters
         ----------

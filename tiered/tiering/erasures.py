@@ -126,7 +126,9 @@ class Erasures:
         documents = StoreDocuments(store)
         stored = self._put_values(documents, ours)
         if ours:
-            ready = [item.called_by(stored.get(item.values_name)) for item in ours if self._may_go_on(item)]
+            ready = [
+                item.not_called_after(stored.get(item.values_name)) for item in ours if self._may_go_on(item)
+            ]
             merged = exchange_ledger(documents, ready, self._claims.store.documents_lineage)
         else:
             owner = documents.read_store()
