@@ -62,7 +62,7 @@ class History(LogHistory):
         # The number of the next row at each call, and the keys.
         self.calls: list[tuple[int, list[str]]] = []
         self.appended: dict[str, int] = {}
-        # The numbers of the rows that the consumer returned before it stored its positions.
+        # The numbers of the rows that the consumer returned before it stored its positions, or that it may pass over.
         self.consumed: set[int] = set()
         super().__init__(path, dice, days, settings_of(dice))
 
@@ -84,6 +84,11 @@ class History(LogHistory):
         self.open.append((erasure, keys))
         self.calls.append((self.number, keys))
         self.clock.advance(1)
+
+    def delete_before(self) -> None:
+        super().delete_before()
+        # A restore to a time may bring them back behind the positions.
+        self.consumed |= {row["n"] for row in self.deleted.values()}
 
     def consume(self) -> None:
         """Read on from the stored positions; commit the new ones, alone or with a row."""

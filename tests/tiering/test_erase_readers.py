@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from tests.support.clock import Clock
 from tests.support.erasure_passes import fill_in_turn, run_passes
 from tests.support.stores import open_store, stepwise
 from tiered.hot.writer_requests import serve_requests
+from tiered.store.interface import partition_turns
 
 SETTINGS = stepwise(offload={"after": "0s", "tail_interval": "off"}, local_retention={"age": "1h"})
 KEPT = [number for number in range(30) if number % 3 != 1]
@@ -73,6 +75,27 @@ def test_a_scan_that_is_held_gives_no_erased_record(
         later = topic.scan()
         topic.append(b"32", key="b")
         assert numbers(later.to_arrow()) == [*KEPT, 30, 31]
+
+
+@pytest.mark.parametrize("one_by_one", [False, True])
+def test_a_consumer_reads_anew_what_it_read_ahead_long_ago(
+    tmp_path: Path, url: str, clock: Clock, days: Any, monkeypatch: pytest.MonkeyPatch, one_by_one: bool
+) -> None:
+    """It may stay open for days beside a slow program, and an erasure may be done meanwhile."""
+    monkeypatch.setattr(partition_turns, "AHEAD_SECONDS", 0.0)
+    with (
+        open_store(tmp_path / "data", url, clock, settings=SETTINGS) as store,
+        fill_in_turn(store).consumer("slow") as consumer,
+    ):
+        (first,) = consumer.poll(timeout=0, max_records=1)
+        store.topic("t").erase(["b"])
+        carry_out(store, clock, days)
+        if one_by_one:
+            rest = [int(record.value) for record in islice(consumer, len(KEPT) - 1)]
+        else:
+            rest = [number for batch in consumer.poll(timeout=0) for number in numbers(batch)]
+        assert numbers(first) + rest == KEPT
+        assert consumer.lag() == {0: 0}
 
 
 def test_a_scan_of_blocks_of_which_some_are_later_gives_these(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
@@ -14,6 +15,9 @@ from .consumer_positions import ConsumerPositions
 
 # A partition yields so many records before the next one has its turn.
 _TURN_RECORDS = 1 << 20
+
+AHEAD_SECONDS = 60.0
+"""After so long, rows that a consumer has not taken are read again: they may have been erased meanwhile."""
 
 
 class TurnRows(NamedTuple):
@@ -41,6 +45,8 @@ class PartitionTurns:
         self._check_open = check_open
         self._batches: Iterator[TurnRows] | None = None
         self._rest: deque[TurnRows] = deque()
+        # When `_batches` yielded the last ones.
+        self._read_at = 0.0
         # What `_batches` has yielded, which may be more than was returned.
         self._ahead: dict[int, int] = {}
         self._failed: TieredError | None = None
@@ -81,6 +87,8 @@ class PartitionTurns:
 
         Another reader of this consumer may have taken records since, or may hold some that it has yet to return.
         """
+        if not ends and time.monotonic() - self._read_at > AHEAD_SECONDS:
+            self.drop()
         due = {**self._positions.offsets, **ends}
         rows = self._next()
         fits = self._ahead == due if rows is None else rows.position == due[rows.partition]
@@ -106,6 +114,7 @@ class PartitionTurns:
         if self._batches is None:
             self._batches = self._turns()
         rows = next(self._batches, None)
+        self._read_at = time.monotonic()
         if rows is None:
             self._batches = None
         return rows
