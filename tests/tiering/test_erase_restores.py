@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -59,9 +60,9 @@ def lost_while_erasing(root: Path, url: str, clock: Clock, passes: int = 2, **op
     return moment
 
 
-def deleted_while_erasing(root: Path, url: str, clock: Clock) -> int:
+def deleted_while_erasing(root: Path, url: str, clock: Clock, **options: Any) -> int:
     """Lose a store that has deleted its topic since an erasure, which no pass has carried out; return a time before that."""
-    with open_store(root, url, clock, settings=MERGING) as store:
+    with open_store(root, url, clock, settings=MERGING, **options) as store:
         topic = fill_named(store, 4)
         store.tier()
         topic.erase(["b"])
@@ -124,10 +125,13 @@ def test_a_later_call_is_counted_from_the_restore_on(
         assert [(item.state, item.rows) for item in store.erasures()] == [("done", 13)]
 
 
-def test_a_repeat_of_a_killed_restore_gives_no_erased_record(tmp_path: Path, clock: Clock) -> None:
-    """It is killed before each thing that it writes to the bucket: the objects without the records, and each head."""
+@pytest.mark.parametrize("lost", [lost_while_erasing, deleted_while_erasing])
+def test_a_repeat_of_a_killed_restore_gives_no_erased_record(
+    tmp_path: Path, clock: Clock, lost: Callable[..., int]
+) -> None:
+    """It is killed before each thing that it writes to the bucket: the objects without the records, each head, each topic."""
     bucket = WatchedBucket()
-    moment = lost_while_erasing(tmp_path / "old", URL, clock, host=host(bucket, clock))
+    moment = lost(tmp_path / "old", URL, clock, host=host(bucket, clock))
     before = dict(bucket.objects)
     for step in range(100):
         bucket.objects = dict(before)
@@ -136,6 +140,8 @@ def test_a_repeat_of_a_killed_restore_gives_no_erased_record(tmp_path: Path, clo
             restored(URL, path, clock, moment, open_bucket=host(bucket, clock).open_bucket).close()
         if (path / "store.json").exists():
             break
+        with suppress(tiered.TopicNotFound):
+            assert [value for value in published(bucket) if value.startswith(b"<of b>")] == []
         with restored(URL, path, clock, moment, open_bucket=host(bucket, clock).open_bucket) as store:
             assert numbers_named(store.topic("t")) == LEFT
         assert [int(value.split()[-1]) for value in published(bucket)] == LEFT

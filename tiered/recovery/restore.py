@@ -10,6 +10,7 @@ The steps, and the state after a kill between two of them::
     5  claim    each head: next epoch, a lineage from its end on   the old store is fenced in that partition
        rewind   each head, with `at`: the log at that time,        later records are in no head; a repeat does the same
                 without what open erasures remove
+       revive   a topic that was deleted since: its topic.json     until then no reader sees it, and a repeat knows that
     6  write    topic.json, lineage.json, start.json and an empty segment that begins at the lineage's offset
     7  finish   store.json in the bucket: the intent is removed    the old store is fenced as a whole
     8  name     restoring.json is renamed to store.json            the directory is a store
@@ -340,16 +341,18 @@ class _Restore:
             self._fs.unlink(self._root / name)
 
     def _topic(self, topic: TopicAt, intent: IntentHolder) -> None:
-        lineage = intent.lineage
-        if topic.deleted or topic.rivals:
-            revive_topic(self._bucket, topic, lineage, self._began_us)
-        document = self._bucket.adopt_topic(topic.meta.name, topic.meta.topic_id, lineage)
-        if DELETED in document:
-            return
-        meta = topic_meta(self._bucket, document)
+        meta, lineage = topic.meta, intent.lineage
+        if not topic.deleted:
+            document = self._bucket.adopt_topic(meta.name, meta.topic_id, lineage)
+            if DELETED in document:
+                return
+            meta = topic_meta(self._bucket, document)
         self._catalog.write_topic(meta)
         for partition in range(meta.partitions):
             self._partition(meta, partition, intent, revived=topic.deleted)
+        if topic.deleted or topic.rivals:
+            # Readers see it from here on, so its heads come first; the tombstone tells a repeat that nobody could read them.
+            revive_topic(self._bucket, topic, lineage, self._began_us)
 
     def _partition(self, meta: TopicMeta, partition: int, intent: IntentHolder, *, revived: bool) -> None:
         cold = PartitionManifest(self._bucket.store, meta.name, meta.topic_id, partition)
