@@ -115,6 +115,26 @@ def test_a_topic_whose_deletion_is_undone_has_no_erased_record(
     assert files_with(tmp_path, b"<of b>") == []
 
 
+def test_an_object_of_which_readers_had_a_part_has_no_erased_record(
+    tmp_path: Path, url: str, clock: Clock
+) -> None:
+    """The log began in its middle, and no pass has checked it."""
+    with open_store(tmp_path / "old", url, clock, settings=MERGING) as store:
+        topic = fill_named(store, 4)
+        store.tier()
+        clock.advance(60)
+        moment = clock() // 1000
+        clock.advance(60)
+        topic.delete_before(15)
+        store.tier()
+        topic.erase(["b"])
+        store.tierer.erasures.exchange()
+        had = numbers_named(topic)
+    shutil.rmtree(tmp_path / "old")
+    with restored(url, tmp_path / "new", clock, moment) as store:
+        assert {*LEFT} <= {*numbers_named(store.topic("t"))} <= {*had, *LEFT}
+
+
 def test_a_later_call_is_counted_from_the_restore_on(
     tmp_path: Path, url: str, clock: Clock, days: Callable[[float], None]
 ) -> None:

@@ -54,7 +54,7 @@ class DueErasures:
         Parameters
         ----------
         named
-            The names of the objects that readers had before.
+            The names of the objects of which readers had all records before.
 
         Raises
         ------

@@ -398,7 +398,8 @@ class _Restore:
             return head
         cold, beyond = committer.partition, keeps_all_records(meta, self._features)
         readable = cold.entries(head) if erasing and not revived else ()
-        named = frozenset(entry.name for entry in readable)
+        # The log may begin in the middle of an object.
+        named = frozenset(entry.name for entry in readable if entry.base_offset >= head.start_offset)
 
         def change(claimed: Head) -> Head:
             if not unchanged:
