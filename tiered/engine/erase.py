@@ -15,6 +15,7 @@ from ..errors import ConfigError, SchemaMismatch
 from ..format.document import ERASURES_FEATURE
 from ..format.erasure import VALUES_BYTES_MAX, VALUES_MAX, LedgerEntry
 from ..reader.filters import stored_values
+from ..reader.lineages import lineage_of
 from .open_topics import OpenTopic
 from .topic_shape import TopicShape
 
@@ -59,12 +60,13 @@ def erase(
     if len(text) > REASON_CHARACTERS_MAX:
         raise ConfigError(f"a reason has at most {REASON_CHARACTERS_MAX} characters")
     topic.flush()
-    horizons = []
+    horizons, lineages = [], []
     for partition in range(topic.partitions):
         writer = topic.writer(partition)
         writer.flush()
         horizons.append(writer.durable_offset)
         writer.roll()
+        lineages.append(lineage_of(context.tiers, topic.meta, partition))
     # The very first transaction may have been decided meanwhile, with rows below these horizons.
     log_end = log_end or rows_end()
     # Before the ledger: a release without erasures would bring records back.
@@ -76,7 +78,7 @@ def erase(
         lambda number: LedgerEntry(
             id=uuid4(), number=number, topic=topic.name, topic_id=topic.meta.topic_id, column=field.name,
             values=len(erased), horizons=tuple(horizons), log_end=log_end,
-            called_horizons=tuple(horizons), called_log_end=log_end, reason=text, caller=whoami(),
+            called_horizons=tuple(horizons), called_log_end=log_end, called_lineages=tuple(lineages), reason=text, caller=whoami(),
             called_us=now_us, deadline_us=now_us + to_us(context.settings.erase.within),
         ),
         erased,

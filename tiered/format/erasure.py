@@ -45,12 +45,15 @@ class LedgerEntry:
     values
         How many values.
     horizons
-        For each partition, the end offset at the call: records from there on are kept. A restore may lower it, since later
-        appends take the offsets of what it has undone.
+        For each partition, the end offset at the call: records from there on are kept. A restore moves it, since later
+        appends take the offsets of what it has undone, and it may bring back what an earlier one had undone.
     log_end
         The end of the transaction log at the call; 0 if the store has no transactions. A restore may lower it, too.
     called_horizons, called_log_end
         Both as they were at the call: objects that a restore has undone reach that far.
+    called_lineages
+        For each partition, the epoch of the lineage of `called_horizons`. All records of earlier lineages are from before the
+        call. Empty: early builds did not write it.
     reason, caller
         As given at the call, and the user and host of the process.
     called_us, deadline_us
@@ -86,6 +89,7 @@ class LedgerEntry:
     rows: int = 0
     called_horizons: tuple[int, ...] = ()
     called_log_end: int = 0
+    called_lineages: tuple[int, ...] = ()
     outdated_us: int = 0
 
     @property
@@ -151,6 +155,7 @@ class LedgerEntry:
             "topic_id": str(self.topic_id),
             "horizons": [*self.horizons],
             "called_horizons": [*self.called_horizons],
+            "called_lineages": [*self.called_lineages],
         }
 
 
@@ -191,17 +196,19 @@ def _from_json(values: dict[str, Any]) -> LedgerEntry:
     plain.setdefault("outdated_us", 0)
     plain.setdefault("called_horizons", plain["horizons"])
     plain.setdefault("called_log_end", plain["log_end"])
+    plain.setdefault("called_lineages", ())
     for name, kinds in _TYPES.items():
         if type(plain.get(name)) not in kinds:
             raise TypeError(f"{name} is {plain.get(name)!r}")
-    offsets = (*plain["horizons"], *plain["called_horizons"])
-    if not all(type(offset) is int and 0 <= offset < 1 << 63 for offset in offsets):
-        raise ValueError("a horizon is no offset")
+    numbers = (*plain["horizons"], *plain["called_horizons"], *plain["called_lineages"])
+    if not all(type(number) is int and 0 <= number < 1 << 63 for number in numbers):
+        raise ValueError("a horizon is no offset, or a lineage no epoch")
     plain |= {
         "id": UUID(plain["id"]),
         "topic_id": UUID(plain["topic_id"]),
         "horizons": tuple(plain["horizons"]),
         "called_horizons": tuple(plain["called_horizons"]),
+        "called_lineages": tuple(plain["called_lineages"]),
     }
     return LedgerEntry(**plain)
 

@@ -19,6 +19,7 @@ from ..format.segment_facts import ProducerState
 from ..format.topic_meta import TopicMeta
 from ..transactions.parts import TRANSACTIONS_PRODUCER, Part, parts_in
 from ..warm.catalog import TransactionsCut
+from .restored_horizons import restored_horizon
 
 _COLUMNS = ["offset", "timestamp", "parts", "applied"]
 
@@ -34,15 +35,15 @@ class CompletedEnds:
 
     def __init__(self, *, rewound: bool) -> None:
         self._rewound = rewound
-        self._ends: dict[Place, int] = {}
+        self._heads: dict[Place, Head] = {}
         self._numbers: dict[Place, int] = {}
         self._log_end: int | None = None
         self._open: list[tuple[int, Sequence[Part]]] = []
 
-    def add(self, meta: TopicMeta, partition: int, end: int, producers: Iterable[ProducerState]) -> None:
+    def add(self, meta: TopicMeta, partition: int, head: Head, producers: Iterable[ProducerState]) -> None:
         """Add a partition as it is restored, with the producers at its end."""
         place = meta.topic_id, partition
-        self._ends[place] = end
+        self._heads[place] = head
         numbers = (item.last_sequence for item in producers if item.producer_id == TRANSACTIONS_PRODUCER)
         self._numbers[place] = next(numbers, -1)
 
@@ -73,25 +74,23 @@ class CompletedEnds:
         self._open = [item for item in self._open if item[0] >= applied]
 
     def limit(self, erasure: LedgerEntry) -> LedgerEntry:
-        """Return an open erasure that concerns nothing that will be appended after the restore."""
+        """Return an open erasure that concerns what the restore brings back, and nothing that will be appended after it."""
         if not erasure.is_open:
             return erasure
         log_end = erasure.log_end if self._log_end is None else min(erasure.log_end, self._log_end)
         return replace(
             erasure.reopened() if self._rewound else erasure,
-            horizons=tuple(
-                min(horizon, self._end_of(erasure, partition, horizon))
-                for partition, horizon in enumerate(erasure.horizons)
-            ),
+            horizons=tuple(self._horizon(erasure, partition) for partition in range(len(erasure.horizons))),
             log_end=log_end,
         )
 
-    def _end_of(self, erasure: LedgerEntry, partition: int, horizon: int) -> int:
-        """Return where a partition will end behind the rows of all transactions from before an erasure."""
+    def _horizon(self, erasure: LedgerEntry, partition: int) -> int:
+        """Return the horizon in a partition, at most its end behind the rows of all transactions from before an erasure."""
         place = erasure.topic_id, partition
-        end = self._ends.get(place)
-        if end is None:
-            return horizon
+        head = self._heads.get(place)
+        if head is None:
+            return erasure.horizons[partition]
+        horizon, end = restored_horizon(erasure, partition, head), head.end_offset
         number = self._numbers[place]
         for offset, parts in self._open:
             for part in parts:
@@ -101,4 +100,4 @@ class CompletedEnds:
                     if not part.is_deleted(missing, end):
                         end += missing
                     number = max(number, part.first_number + part.rows - 1)
-        return end
+        return min(horizon, end)

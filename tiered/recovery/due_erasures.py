@@ -19,13 +19,14 @@ from ..cold.manifest.store_documents import StoreDocuments
 from ..cold.parquet.key_filter_writer import KeyFilter
 from ..cold.upkeep.rewrite import rewrite_objects
 from ..errors import ColdStorageError, CorruptionError
-from ..format.erasure import LedgerEntry, decode_values, horizon_in
+from ..format.erasure import LedgerEntry, decode_values
 from ..format.manifest import ErasedMark, Head, ObjectEntry
 from ..format.predicate import In
 from ..format.row_filter import RowFilter
 from ..format.topic_meta import TopicMeta
 from ..settings.settings import Settings
 from ..tiering.erased_rows import DueErasure, count_erased, mark_of, plain_values
+from .restored_horizons import restored_horizon
 
 log = logging.getLogger("tiered.restore")
 
@@ -118,7 +119,7 @@ class DueErasures:
                 self._wanted[erasure.id] = self._read(erasure, meta)
             wanted = self._wanted[erasure.id]
             if wanted is not None:
-                horizon = horizon_in(erasure.horizons, partition)
+                horizon = restored_horizon(erasure, partition, head)
                 due.append(DueErasure(erasure, wanted, horizon, mark_of(head, erasure)))
         return due
 

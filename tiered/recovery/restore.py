@@ -379,7 +379,7 @@ class _Restore:
         entries = cold.entries(head, end - 1, end)
         last = entries[-1] if entries else None
         producers = _producers(cold, last, end)
-        self._ends.add(meta, partition, end, producers)
+        self._ends.add(meta, partition, head, producers)
         self._segment(directory, meta, partition, epoch, end, last, producers)
 
     def _at(

@@ -184,10 +184,11 @@ class Traces:
     def _orphans(self, erasure: LedgerEntry, meta: TopicMeta, partition: int) -> Iterator[str]:
         """Yield the objects that no manifest names and that have a record of the erasure."""
         manifest = PartitionHandle.of(self._topics, meta, partition).manifest
-        # An orphan may have records that a restore has undone. They end before the horizon at the call.
+        # An orphan may have records that a restore has undone. Those of the call's lineage end before the horizon at the call.
         horizon = max(
             horizon_in(horizons, partition) for horizons in (erasure.horizons, erasure.called_horizons)
         )
+        lineage = horizon_in(erasure.called_lineages, partition)
         prefix = manifest.keys.data_prefix
         # Listed first: an object that is published in between is named by the head.
         listed = list(manifest.store.list(prefix))
@@ -196,7 +197,7 @@ class Traces:
         for info in listed:
             name = info.key.removeprefix(prefix)
             parsed = parse_object_name(name)
-            if parsed is None or name in named or parsed.base_offset >= horizon:
+            if parsed is None or name in named or (parsed.base_offset >= horizon and parsed.epoch >= lineage):
                 continue
             if (erasure.id, info.key) in self._clean:
                 continue

@@ -33,15 +33,13 @@ def exchange_ledger(
         The ledger is of a later lineage than the caller's documents: a restore has set the horizons for what it lacks.
     CorruptionError, UnsupportedFormat, ColdStorageError
     """
-    return _update(documents, lambda _: ours, lineage)
+    return _update(documents, lambda known: merge_ledgers(ours, known), lineage)
 
 
 def adopt_ledger(
     documents: StoreDocuments, change: Callable[[LedgerEntry], LedgerEntry], lineage: int
 ) -> tuple[LedgerEntry, ...]:
     """Take the ledger over in a new lineage, change each erasure, and return all.
-
-    A change that only takes back what the ledger says, such as the end of an erasure, has no effect: both are joined.
 
     Raises
     ------
@@ -52,25 +50,24 @@ def adopt_ledger(
 
 def _update(
     documents: StoreDocuments,
-    ours: Callable[[tuple[LedgerEntry, ...]], Sequence[LedgerEntry]],
+    changed: Callable[[tuple[LedgerEntry, ...]], tuple[LedgerEntry, ...]],
     lineage: int,
     *,
     adopt: bool = False,
 ) -> tuple[LedgerEntry, ...]:
-    merged: tuple[LedgerEntry, ...] = ()
+    ledger: tuple[LedgerEntry, ...] = ()
 
     def change(current: dict[str, Any] | None) -> dict[str, Any]:
-        nonlocal merged
+        nonlocal ledger
         values = current or {}
         documents.check_lineage(LEDGER_FILE, values, lineage)
         where = object_url(documents.store, LEDGER_FILE)
-        known = () if current is None else ledger_from_json(current, where=where)
-        merged = merge_ledgers(ours(known), known)
-        values = {**values, **ledger_to_json(merged)}
+        ledger = changed(() if current is None else ledger_from_json(current, where=where))
+        values = {**values, **ledger_to_json(ledger)}
         return with_lineage(values, lineage) if adopt else values
 
     documents.update(LEDGER_FILE, change)
-    return merged
+    return ledger
 
 
 def read_ledger(documents: StoreDocuments) -> tuple[LedgerEntry, ...]:
