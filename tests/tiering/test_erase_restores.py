@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import tiered
@@ -22,7 +23,7 @@ from tiered.cold.manifest.restores import IntentHolder
 from tiered.engine.host import Host
 from tiered.errors import ColdStorageError, CorruptionError
 from tiered.format import manifest_changes
-from tiered.recovery import due_erasures
+from tiered.recovery import due_erasures, restore
 
 MERGING = stepwise(
     offload={"after": "0s", "tail_interval": "off"},
@@ -225,6 +226,34 @@ def test_a_damaged_object_does_not_keep_a_topic_from_coming_back(
         ((action, error),) = store.tier().failed
         assert (action.kind, error.partition(" ")[0]) == ("erase", "CorruptionError:")
         assert [item.state for item in store.erasures()] == ["rewriting"]
+
+
+def test_the_first_erasure_of_a_store_may_come_while_its_bucket_is_verified(
+    tmp_path: Path, url: str, clock: Clock, days: Callable[[float], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It concerns nothing that is appended after the restore, also at offsets below its horizon."""
+    verify = restore.verify_bucket
+    with open_store(tmp_path / "old", url, clock, settings=MERGING) as old:
+        topic = fill_named(old, 2)
+        old.tier()
+        topic.append_batch(pa.record_batch({"key": [b"b"] * 10, "value": [b"lost"] * 10}))
+
+        def verify_slowly(*rest: Any) -> Any:
+            verified = verify(*rest)
+            topic.erase(["b"])
+            old.tierer.erasures.exchange()
+            return verified
+
+        monkeypatch.setattr(restore, "verify_bucket", verify_slowly)
+        store = tiered.restore(url, tmp_path / "new", settings=MERGING, host=Host(clock=clock))
+    with store:
+        topic = store.topic("t")
+        for number in range(20, 30):
+            topic.append(b"<of b> %d" % number, key="b")
+        topic.roll()
+        run_passes(store, clock, days)
+        assert [item.state for item in store.erasures()] == ["done"]
+        assert numbers_named(topic) == [*(number for number in LEFT if number < 20), *range(20, 30)]
 
 
 def test_a_restore_is_announced_again_while_it_removes_records(

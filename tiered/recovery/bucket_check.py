@@ -38,7 +38,6 @@ class VerifiedBucket:
     """
 
     store_id: UUID
-    features: frozenset[str]
     committed_us: int
     orphans: dict[str, ObjectEntry]
 
@@ -89,7 +88,7 @@ def verify_bucket(bucket: StoreDocuments, at_us: int | None, now_us: int) -> Ver
     if at_us is not None and emptied:
         when = utc_text(at_us)
         log.warning("nothing of %s was in the bucket by %s: it will be empty", ", ".join(emptied), when)
-    return VerifiedBucket(store_id, features, committed_us, orphans)
+    return VerifiedBucket(store_id, committed_us, orphans)
 
 
 def _check_all_moved(bucket: StoreDocuments, log: Head, at_us: int | None) -> None:

@@ -217,7 +217,7 @@ class _Restore:
         self._began_us = max(host.clock(), verified.committed_us)
         self._orphans = verified.orphans
         self._store_id = verified.store_id
-        self._features = verified.features
+        self._features: frozenset[str] = frozenset()
         self._cuts: tuple[TransactionsCut, ...] = ()
         self._ends = CompletedEnds(rewound=at_us is not None)
         self._binding = binding
@@ -279,6 +279,10 @@ class _Restore:
         return first is not None and mark[_BEGAN] in {origin.began_us for origin in first.head.origins}
 
     def _write(self, intent: IntentHolder) -> None:
+        store = self._bucket.read_store()
+        assert store is not None  # it has the intent
+        # Read only now: the old store may have got its first erasure while the bucket was verified.
+        self._features = store[1]
         self._write_mark(intent.restore_id, intent.lineage)
         self._clear()
         write_binding(self._fs, self._root, self._binding)
