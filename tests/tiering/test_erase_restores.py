@@ -17,7 +17,7 @@ from tests.support.byte_search import files_with
 from tests.support.clock import Clock
 from tests.support.disks import FailingDisk, Killed
 from tests.support.erasure_passes import fill_named, numbers_named, run_passes
-from tests.support.stores import open_store, stepwise
+from tests.support.stores import handle_of, open_store, stepwise
 from tests.support.watched_bucket import URL, WatchedBucket, host, published
 from tiered.cold.manifest.restores import IntentHolder
 from tiered.engine.host import Host
@@ -109,7 +109,11 @@ def test_a_topic_whose_deletion_is_undone_has_no_erased_record(
     monkeypatch.setattr(manifest_changes, "PAGE_ENTRIES_MAX", 2)
     moment = deleted_while_erasing(tmp_path / "old", url, clock)
     with restored(url, tmp_path / "new", clock, moment) as store:
-        assert numbers_named(store.topic("t")) == in_bucket(url) == LEFT
+        topic = store.topic("t")
+        assert numbers_named(topic) == in_bucket(url) == LEFT
+        loaded = handle_of(store, topic.meta, 0).manifest.load()
+        assert loaded is not None
+        assert loaded.head.features == ("erasures",)  # others refuse a head whose objects lack records
         run_passes(store, clock, days)
         assert [(item.state, item.rows) for item in store.erasures()] == [("done", 13)]
         assert store.verify(deep=True).problems == ()

@@ -19,8 +19,10 @@ from ..cold.manifest.store_documents import StoreDocuments
 from ..cold.parquet.key_filter_writer import KeyFilter
 from ..cold.upkeep.rewrite import rewrite_objects
 from ..errors import ColdStorageError, CorruptionError
+from ..format.document import ERASURES_FEATURE
 from ..format.erasure import LedgerEntry, decode_values
 from ..format.manifest import ErasedMark, Head, ObjectEntry
+from ..format.manifest_changes import with_features
 from ..format.predicate import In
 from ..format.row_filter import RowFilter
 from ..format.topic_meta import TopicMeta
@@ -77,7 +79,8 @@ class DueErasures:
             entries.append(written)
         removing = [mark for mark in marks.values() if mark.rows]
         erased = tuple(sorted(removing, key=lambda mark: mark.erasure))
-        return replace(head, pages=(), inline=tuple(entries), erased=erased)
+        fresh = replace(head, pages=(), inline=tuple(entries), erased=erased)
+        return with_features(fresh, (ERASURES_FEATURE,))
 
     def _without(
         self, entry: ObjectEntry, meta: TopicMeta, due: Sequence[DueErasure], committer: Committer, start_offset: int
