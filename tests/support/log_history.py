@@ -220,7 +220,7 @@ class LogHistory:
         if self.moments:
             moment = self.dice.choice(self.moments)
             self.restore_at(moment.at_us)
-            self.moments.clear()
+            self.moments = []
             logs = self.topic.offsets()
             self.rows = {at: row for at, row in moment.rows.items() if at[1] >= logs[at[0]].start}
             self.deleted = {at: row for at, row in moment.rows.items() if at not in self.rows}

@@ -119,7 +119,10 @@ class History(LogHistory):
     def go_back(self) -> None:
         # A request that no pass has brought to the bucket is lost with the disk.
         self.store.tierer.erasures.exchange()
+        moments = self.moments
         super().go_back()
+        # A later restore may undo this one.
+        self.moments = moments
 
     def lose_disk(self) -> None:
         """Lose the disk while some partitions are published, and the transaction log with them."""

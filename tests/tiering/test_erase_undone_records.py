@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 import tiered
 from tests.support.byte_search import files_with
@@ -15,6 +17,7 @@ from tests.support.clock import Clock
 from tests.support.erasure_passes import numbers_named, run_passes
 from tests.support.stores import open_store
 from tests.tiering.test_erase_restores import MERGING, restored
+from tiered.cli import app
 from tiered.errors import ColdStorageError
 from tiered.recovery import due_erasures
 
@@ -29,6 +32,13 @@ def fill(topic: tiered.Topic, numbers: range) -> None:
         topic.append(f"<of {key}> {number}".encode(), key=key)
         if number % 10 == 9:
             topic.roll()
+
+
+def records_in_places(root: Path) -> list[int]:
+    """How many erased records each place has where ``tiered verify --erased`` finds some."""
+    command = ["verify", "--erased", "t", "--keys-file", "-", "--json", "--path", str(root)]
+    found = CliRunner().invoke(app, command, input="b\n")
+    return [trace["records"] for trace in json.loads(found.output)["traces"]]
 
 
 def denied(*_: Any, **__: Any) -> None:
@@ -67,6 +77,7 @@ def test_an_erasure_removes_records_that_a_restore_undid_and_a_later_one_brings_
     with restored(url, tmp_path / "one", clock, early) as store:
         assert numbers_named(store.topic("t")) == EARLY
         clock.advance(60)
+    assert records_in_places(tmp_path / "one") == [5, 5]
     if not may_write:
         monkeypatch.setattr(due_erasures, "rewrite_objects", denied)
     with restored(url, tmp_path / "two", clock, late) as store:
@@ -76,6 +87,27 @@ def test_an_erasure_removes_records_that_a_restore_undid_and_a_later_one_brings_
         assert numbers_named(store.topic("t")) == LEFT
     shutil.rmtree(tmp_path / "one")
     assert files_with(tmp_path, b"<of b>") == []
+
+
+def test_an_erasure_keeps_records_between_two_restores_to_times_of_another_log(
+    tmp_path: Path, url: str, clock: Clock, days: Callable[[float], None]
+) -> None:
+    """The second one moves its horizon back to where it was at the call, and the third one goes on with the log of the first."""
+    early, late = published_twice(tmp_path / "old", url, clock, erase=True)
+    with restored(url, tmp_path / "one", clock, early) as store:
+        fill(store.topic("t"), range(20, 30))
+        store.tier()
+        clock.advance(60)
+        moment = clock() // 1000
+        clock.advance(60)
+    with restored(url, tmp_path / "two", clock, late) as store:
+        assert numbers_named(store.topic("t")) == LEFT
+        clock.advance(60)
+    with restored(url, tmp_path / "three", clock, moment) as store:
+        assert numbers_named(store.topic("t")) == LATE[:30]
+        run_passes(store, clock, days)
+        assert [item.state for item in store.erasures()] == ["done"]
+        assert numbers_named(store.topic("t")) == LATE[:30]
 
 
 def test_an_erasure_keeps_records_that_have_offsets_of_undone_ones(
@@ -92,6 +124,7 @@ def test_an_erasure_keeps_records_that_have_offsets_of_undone_ones(
         fill(store.topic("t"), range(30, 40))
         store.tier()
         clock.advance(60)
+    assert records_in_places(tmp_path / "one") == [5, 5]  # of the undone ones
     with restored(url, tmp_path / "two", clock, moment) as store:
         assert numbers_named(store.topic("t")) == LATE[:30]
         run_passes(store, clock, days)
@@ -111,6 +144,7 @@ def test_an_erasure_concerns_records_that_were_undone_before_its_call(
         for _ in range(2):
             store.tier()
         assert (erasure.state, "is kept for sweep.grace" in erasure.waits_for) == ("sweeping", True)
+        assert records_in_places(tmp_path / "one") == [5, 5]
         if not late_restore:
             run_passes(store, clock, days)
             assert (erasure.state, erasure.rows) == ("done", 0)

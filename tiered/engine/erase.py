@@ -78,7 +78,8 @@ def erase(
         lambda number: LedgerEntry(
             id=uuid4(), number=number, topic=topic.name, topic_id=topic.meta.topic_id, column=field.name,
             values=len(erased), horizons=tuple(horizons), log_end=log_end,
-            called_horizons=tuple(horizons), called_log_end=log_end, called_lineages=tuple(lineages), reason=text, caller=whoami(),
+            called_horizons=tuple(horizons), called_log_end=log_end, lineages=tuple(lineages),
+            called_lineages=tuple(lineages), reason=text, caller=whoami(),
             called_us=now_us, deadline_us=now_us + to_us(context.settings.erase.within),
         ),
         erased,

@@ -47,13 +47,14 @@ class LedgerEntry:
     horizons
         For each partition, the end offset at the call: records from there on are kept. A restore moves it, since later
         appends take the offsets of what it has undone, and it may bring back what an earlier one had undone.
+    lineages
+        For each partition, the epoch of the lineage of `horizons`. Empty: early builds did not write it.
     log_end
         The end of the transaction log at the call; 0 if the store has no transactions. A restore may lower it, too.
     called_horizons, called_log_end
         Both as they were at the call: objects that a restore has undone reach that far.
     called_lineages
-        For each partition, the epoch of the lineage of `called_horizons`. All records of earlier lineages are from before the
-        call. Empty: early builds did not write it.
+        `lineages` as they were at the call. All records of earlier ones are from before the call.
     reason, caller
         As given at the call, and the user and host of the process.
     called_us, deadline_us
@@ -89,6 +90,7 @@ class LedgerEntry:
     rows: int = 0
     called_horizons: tuple[int, ...] = ()
     called_log_end: int = 0
+    lineages: tuple[int, ...] = ()
     called_lineages: tuple[int, ...] = ()
     outdated_us: int = 0
 
@@ -153,9 +155,7 @@ class LedgerEntry:
             **asdict(self),
             "id": str(self.id),
             "topic_id": str(self.topic_id),
-            "horizons": [*self.horizons],
-            "called_horizons": [*self.called_horizons],
-            "called_lineages": [*self.called_lineages],
+            **{name: [*getattr(self, name)] for name in _BY_PARTITION},
         }
 
 
@@ -165,10 +165,11 @@ _TYPES: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("called_log_end", "outdated_us"), (int,)),
     **dict.fromkeys(("rewritten_us", "done_us", "given_up_us"), (int, type(None))),
 }
+_BY_PARTITION = ("horizons", "lineages", "called_horizons", "called_lineages")
 
 
 def horizon_in(horizons: Sequence[int], partition: int) -> int:
-    """Return the offset from which on an erasure keeps the records of a partition; 0 for a later partition."""
+    """Return the offset from which on an erasure keeps the records of a partition; 0 for a later partition. Lineages alike."""
     return horizons[partition] if partition < len(horizons) else 0
 
 
@@ -196,19 +197,18 @@ def _from_json(values: dict[str, Any]) -> LedgerEntry:
     plain.setdefault("outdated_us", 0)
     plain.setdefault("called_horizons", plain["horizons"])
     plain.setdefault("called_log_end", plain["log_end"])
+    plain.setdefault("lineages", ())
     plain.setdefault("called_lineages", ())
     for name, kinds in _TYPES.items():
         if type(plain.get(name)) not in kinds:
             raise TypeError(f"{name} is {plain.get(name)!r}")
-    numbers = (*plain["horizons"], *plain["called_horizons"], *plain["called_lineages"])
+    numbers = [number for name in _BY_PARTITION for number in plain[name]]
     if not all(type(number) is int and 0 <= number < 1 << 63 for number in numbers):
         raise ValueError("a horizon is no offset, or a lineage no epoch")
     plain |= {
         "id": UUID(plain["id"]),
         "topic_id": UUID(plain["topic_id"]),
-        "horizons": tuple(plain["horizons"]),
-        "called_horizons": tuple(plain["called_horizons"]),
-        "called_lineages": tuple(plain["called_lineages"]),
+        **{name: tuple(plain[name]) for name in _BY_PARTITION},
     }
     return LedgerEntry(**plain)
 

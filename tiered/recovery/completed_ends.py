@@ -13,13 +13,13 @@ from dataclasses import replace
 from ..cold.fetch.object_reader import read_object
 from ..cold.manifest.partition_manifest import PartitionManifest
 from ..engine.context import Place
-from ..format.erasure import LedgerEntry
+from ..format.erasure import LedgerEntry, horizon_in
+from ..format.horizons import restored_horizon
 from ..format.manifest import Head
 from ..format.segment_facts import ProducerState
 from ..format.topic_meta import TopicMeta
 from ..transactions.parts import TRANSACTIONS_PRODUCER, Part, parts_in
 from ..warm.catalog import TransactionsCut
-from .restored_horizons import restored_horizon
 
 _COLUMNS = ["offset", "timestamp", "parts", "applied"]
 
@@ -81,8 +81,13 @@ class CompletedEnds:
         return replace(
             erasure.reopened() if self._rewound else erasure,
             horizons=tuple(self._horizon(erasure, partition) for partition in range(len(erasure.horizons))),
+            lineages=tuple(self._lineage(erasure, partition) for partition in range(len(erasure.horizons))),
             log_end=log_end,
         )
+
+    def _lineage(self, erasure: LedgerEntry, partition: int) -> int:
+        head = self._heads.get((erasure.topic_id, partition))
+        return horizon_in(erasure.lineages, partition) if head is None else head.lineage_epoch
 
     def _horizon(self, erasure: LedgerEntry, partition: int) -> int:
         """Return the horizon in a partition, at most its end behind the rows of all transactions from before an erasure."""

@@ -21,6 +21,7 @@ from ..cold.upkeep.rewrite import rewrite_objects
 from ..errors import ColdStorageError, CorruptionError
 from ..format.document import ERASURES_FEATURE
 from ..format.erasure import LedgerEntry, decode_values
+from ..format.horizons import restored_horizon
 from ..format.manifest import ErasedMark, Head, ObjectEntry
 from ..format.manifest_changes import with_features
 from ..format.predicate import In
@@ -28,7 +29,6 @@ from ..format.row_filter import RowFilter
 from ..format.topic_meta import TopicMeta
 from ..settings.settings import Settings
 from ..tiering.erased_rows import DueErasure, count_erased, mark_of, plain_values
-from .restored_horizons import restored_horizon
 
 log = logging.getLogger("tiered.restore")
 
@@ -122,7 +122,7 @@ class DueErasures:
                 self._wanted[erasure.id] = self._read(erasure, meta)
             wanted = self._wanted[erasure.id]
             if wanted is not None:
-                horizon = restored_horizon(erasure, partition, head)
+                horizon = min(restored_horizon(erasure, partition, head), head.end_offset)
                 due.append(DueErasure(erasure, wanted, horizon, mark_of(head, erasure)))
         return due
 

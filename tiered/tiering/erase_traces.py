@@ -20,7 +20,8 @@ from ..cold.upkeep.inspect import read_facts, rebuild_entry
 from ..engine.context import StoreContext
 from ..engine.open_topics import OpenTopics
 from ..errors import CorruptionError, ObjectNotFound
-from ..format.erasure import LedgerEntry, horizon_in
+from ..format.erasure import LedgerEntry
+from ..format.horizons import object_horizon
 from ..format.predicate import In
 from ..format.row_filter import RowFilter
 from ..format.topic_meta import TopicMeta
@@ -184,20 +185,18 @@ class Traces:
     def _orphans(self, erasure: LedgerEntry, meta: TopicMeta, partition: int) -> Iterator[str]:
         """Yield the objects that no manifest names and that have a record of the erasure."""
         manifest = PartitionHandle.of(self._topics, meta, partition).manifest
-        # An orphan may have records that a restore has undone. Those of the call's lineage end before the horizon at the call.
-        horizon = max(
-            horizon_in(horizons, partition) for horizons in (erasure.horizons, erasure.called_horizons)
-        )
-        lineage = horizon_in(erasure.called_lineages, partition)
         prefix = manifest.keys.data_prefix
         # Listed first: an object that is published in between is named by the head.
         listed = list(manifest.store.list(prefix))
         loaded = manifest.load()
-        named = {entry.name for entry in manifest.entries(loaded.head)} if loaded is not None else set()
+        head = None if loaded is None else loaded.head
+        named = set() if head is None else {entry.name for entry in manifest.entries(head)}
         for info in listed:
             name = info.key.removeprefix(prefix)
             parsed = parse_object_name(name)
-            if parsed is None or name in named or (parsed.base_offset >= horizon and parsed.epoch >= lineage):
+            if parsed is None or name in named:
+                continue
+            if parsed.base_offset >= object_horizon(erasure, partition, parsed.epoch, head):
                 continue
             if (erasure.id, info.key) in self._clean:
                 continue

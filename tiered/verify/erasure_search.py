@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from math import inf
 
 import pyarrow as pa
@@ -23,7 +23,9 @@ from ..cold.object_store.protocol import ObjectStore, object_url
 from ..cold.upkeep.inspect import rebuild_entry
 from ..errors import CorruptionError, FileUnreadable, ObjectNotFound, TieredError
 from ..format.erasure import LedgerEntry, horizon_in
-from ..format.manifest import ObjectEntry
+from ..format.horizons import object_horizon
+from ..format.lineages import UNBOUNDED
+from ..format.manifest import Head, ObjectEntry
 from ..format.predicate import And, Comparison, Predicate
 from ..format.row_filter import RowFilter
 from ..format.topic_meta import TopicMeta
@@ -109,6 +111,7 @@ class ErasedSearch:
         if log is not None and "parts" not in log.schema.names:
             log = None  # no transaction was ever committed
         self._log = log
+        self._head = cache(self._load_head)
         self.files = self.objects = 0
         self.searches: dict[ErasurePlace, Callable[[], Iterator[Trace]]] = {
             ErasurePlace.SEGMENTS: lambda: self._segments(self._meta),
@@ -326,10 +329,24 @@ class ErasedSearch:
 
     def _before(self, partition: int) -> Predicate:
         """Return the condition for records of a partition before the last call."""
-        if not self._called:
-            return self._condition
-        end = max(horizon_in(item.horizons, partition) for item in self._called)
-        return And((Comparison("offset", "<", end), self._condition))
+        return self._below(horizon_in(item.horizons, partition) for item in self._called)
+
+    def _before_in(self, key: str, partition: int) -> Predicate:
+        """Return the same for records of an object, which a restore may have undone."""
+        parsed = parse_object_name(key.rpartition("/")[2])
+        if parsed is None:
+            return self._before(partition)
+        return self._below(
+            object_horizon(item, partition, parsed.epoch, self._head(partition)) for item in self._called
+        )
+
+    def _load_head(self, partition: int) -> Head | None:
+        loaded = self._tiers.cold(self._meta, partition).load()
+        return None if loaded is None else loaded.head
+
+    def _below(self, horizons: Iterable[int]) -> Predicate:
+        end = max(horizons, default=UNBOUNDED)
+        return self._condition if end == UNBOUNDED else And((Comparison("offset", "<", end), self._condition))
 
     def _columns(self, meta: TopicMeta) -> list[str]:
         return ["offset"] if meta is self._meta else ["parts", "data"]
@@ -341,8 +358,7 @@ class ErasedSearch:
         self, store: ObjectStore, key: str, entry: ObjectEntry, meta: TopicMeta, partition: int
     ) -> Iterator[pa.RecordBatch]:
         """Yield rows of an object, past all caches and copies."""
-        condition = self._filter(meta, partition)
-        row_filter = RowFilter(() if condition is None else (condition,))
+        row_filter = RowFilter((self._before_in(key, partition),) if meta is self._meta else ())
         return read_object(store, key, entry, meta.schema, columns=self._columns(meta), row_filter=row_filter)
 
     def _search(
