@@ -17,19 +17,15 @@ from tests.support.byte_search import files_with
 from tests.support.clock import Clock
 from tests.support.disks import FailingDisk, Killed
 from tests.support.erasure_passes import fill_named, numbers_named, run_passes
-from tests.support.stores import handle_of, open_store, stepwise
+from tests.support.stores import handle_of, open_store
 from tests.support.watched_bucket import URL, WatchedBucket, host, published
+from tests.tiering.restored_store import MERGING, restored
 from tiered.cold.manifest.restores import IntentHolder
 from tiered.engine.host import Host
 from tiered.errors import ColdStorageError, CorruptionError
 from tiered.format import manifest_changes
 from tiered.recovery import due_erasures, restore
 
-MERGING = stepwise(
-    offload={"after": "0s", "tail_interval": "off"},
-    local_retention={"age": "1h"},
-    merge={"after": "4h", "target_bytes": "1MiB"},
-)
 LEFT = [number for number in range(40) if number % 3 != 1]
 """What a restore to `lost_while_erasing`'s time gives."""
 
@@ -74,10 +70,6 @@ def deleted_while_erasing(root: Path, url: str, clock: Clock, **options: Any) ->
         store.delete_topic("t")
     shutil.rmtree(root)
     return moment
-
-
-def restored(url: str, path: Path, clock: Clock, moment: int, **host: Any) -> tiered.Store:
-    return tiered.restore(url, path, settings=MERGING, host=Host(clock=clock, **host), at=moment)
 
 
 def in_bucket(url: str) -> list[int]:

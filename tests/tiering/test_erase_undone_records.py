@@ -16,7 +16,7 @@ from tests.support.byte_search import files_with
 from tests.support.clock import Clock
 from tests.support.erasure_passes import numbers_named, run_passes
 from tests.support.stores import open_store
-from tests.tiering.test_erase_restores import MERGING, restored
+from tests.tiering.restored_store import MERGING, restored
 from tiered.cli import app
 from tiered.errors import ColdStorageError
 from tiered.recovery import due_erasures
