@@ -15,7 +15,7 @@ import tiered
 from tiered.cli import app
 from tiered.cli.erase import read_lines
 from tiered.cold.manifest.partition_manifest import PartitionManifest
-from tiered.errors import ColdStorageError
+from tiered.errors import ColdStorageError, CorruptionError
 
 GRACE = "[sweep]\ngrace = '0s'\n"
 
@@ -197,11 +197,21 @@ def test_one_that_is_late_is_an_exit_code(data: Path) -> None:
     )
 
 
-def test_an_erasure_is_called_while_the_bucket_is_away(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "error",
+    [
+        ColdStorageError("cannot get head.json: no route to host", retryable=True),
+        ColdStorageError("cannot get head.json: AccessDenied"),
+        CorruptionError("row group fails its checksum", where="an object"),
+    ],
+)
+def test_an_erasure_is_called_while_records_cannot_be_read(
+    data: Path, monkeypatch: pytest.MonkeyPatch, error: tiered.TieredError
+) -> None:
     """It is on the disk, and a pass brings it to the bucket."""
 
     def away(_: PartitionManifest) -> None:
-        raise ColdStorageError("cannot get head.json: no route to host", retryable=True)
+        raise error
 
     run("tier")
     with monkeypatch.context() as patch:
@@ -209,7 +219,7 @@ def test_an_erasure_is_called_while_the_bucket_is_away(data: Path, monkeypatch: 
         assert run("erase", "orders", "--keys-file", "keys.txt", "--dry-run").exit_code == 1
         found = run("erase", "orders", "--keys-file", "keys.txt", "--yes")
         assert found.exit_code == 0, found.output
-        assert "the records are not counted: cannot get head.json: no route to host" in found.output
+        assert f"the records are not counted: {error}" in found.output
         assert "erasure 1 of topic orders: its records will go with the next passes; done by " in found.output
     for _ in range(3):
         run("tier")

@@ -16,7 +16,7 @@ from ..base.units import approximate_size
 from ..cold.object_store.protocol import KeepsVersions, VersionRule
 from ..engine.erase import erased_column, erased_values
 from ..engine.host import wall_clock_us
-from ..errors import ColdStorageError, ConfigError
+from ..errors import ColdStorageError, ConfigError, CorruptionError
 from ..format.erasure import VALUES_MAX
 from ..format.timestamps import to_datetime
 from ..policies.cost import COMMIT, Requests, estimate, upload_requests
@@ -97,9 +97,9 @@ def erase(
         preview = None
         try:
             preview = _preview(handle, field, values)
-        except ColdStorageError as error:
-            # The call does not need the bucket.
-            if dry_run or not error.retryable:
+        except (ColdStorageError, CorruptionError) as error:
+            # The call needs neither the bucket nor the records.
+            if dry_run:
                 raise
             say(f"the records are not counted: {error}", err=True)
         if dry_run and preview is not None:
