@@ -184,8 +184,8 @@ def append_batch(bench: Bench) -> Case:
             for start in range(0, len(blocks), _RUN_BLOCKS):
                 bodies = [
                     body
-                    for rows, size, bounds in blocks[start : start + _RUN_BLOCKS]
-                    for body in encode_blocks(rows, size=size, bounds=bounds)
+                    for rows, _, bounds in blocks[start : start + _RUN_BLOCKS]
+                    for body in encode_blocks(rows, bounds=bounds)
                 ]
                 position += os.pwritev(fd, [part for body in bodies for part in body.parts], position)
         os.close(fd)

@@ -212,7 +212,7 @@ def test_what_is_known_of_a_piece_is_true(sizes: list[int], block_bytes: int, ow
     for piece in body_blocks(rows, stamps if own_times else None, None, 1_700_000_000_000_000, block_bytes):
         assert abs(piece.size - piece.batch.nbytes) <= len(rows.columns)  # bits of a byte that slices share
         assert piece.bounds in (None, timestamp_bounds(piece.batch.column(0)))
-        assert encode_body(piece.batch, size=piece.size, bounds=piece.bounds) == encode_body(piece.batch)
+        assert encode_body(piece.batch, bounds=piece.bounds) == encode_body(piece.batch)
 
 
 def test_columns_without_a_value_count_as_any_others() -> None:

@@ -323,7 +323,7 @@ def _append_run(
     if run[0].batch.num_columns < 1 + len(writer.meta.schema):
         run = [block._replace(batch=add_null_columns(block.batch, writer.meta.schema)) for block in run]
     # The encoder reuses the memory of the run before, which is twice as fast as new pages.
-    bodies = [body for batch, size, bounds in run for body in encode_blocks(batch, size=size, bounds=bounds)]
+    bodies = [body for batch, _, bounds in run for body in encode_blocks(batch, bounds=bounds)]
     try:
         return writer.append_bodies(bodies, run[0].batch.num_columns, keep=keep)
     except SchemaGrew:

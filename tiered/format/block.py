@@ -60,12 +60,12 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.types as pt
 
 from ..errors import CorruptionError, RecordTooLarge, UnsupportedFormat
 from .checksum import crc32c
 from .codec import ZSTD_LEVEL, Codec, compress, decompress
 from .ipc_message import read_batch
+from .row_bytes import without_neighbours
 
 MAGIC = b"TBLK"
 VERSION = 1
@@ -85,7 +85,6 @@ _ENTRY = struct.Struct("<IIIIHHxxxx")
 _CRC = struct.Struct("<I")
 _CODECS = tuple(Codec)
 _ZEROS = bytes(ALIGNMENT)
-_OVERHEAD_BYTES = 64 << 10
 
 
 class BlockHeader(NamedTuple):
@@ -174,21 +173,21 @@ def encode_body(
     codec: Codec = Codec.NONE,
     level: int = ZSTD_LEVEL,
     *,
-    size: int | None = None,
     bounds: tuple[int, int] | None = None,
 ) -> Body:
     """Encode one body batch: column 0 is the timestamp; a batch with gaps has ``offset`` as its last column.
 
     Parameters
     ----------
-    size, bounds
-        The batch's bytes, and minimum and maximum of its timestamps in µs, if the caller knows them.
+    bounds
+        Minimum and maximum of its timestamps in µs, if the caller knows them.
 
     Raises
     ------
     RecordTooLarge
         The batch exceeds the size of a block (`encode_blocks` makes several blocks).
     """
+    batch = without_neighbours(batch)
     if codec is Codec.NONE:
         runs = [(0, batch.num_columns, batch)]
     else:
@@ -203,7 +202,7 @@ def encode_body(
     parts: list[Any] = []
     raw_total = 0
     for first, count, columns in runs:
-        raw = _serialize(columns, size if codec is Codec.NONE else None)
+        raw = columns.serialize()
         raw_total += raw.size
         if raw_total > RAW_BYTES_MAX:
             raise RecordTooLarge(f"{batch.num_rows} records of over {RAW_BYTES_MAX} bytes do not fit a block")
@@ -235,16 +234,6 @@ def replace_chunk(body: Body, chunk: pa.Buffer, timestamp_us: int) -> Body:
         1, timestamp_us, timestamp_us, body.codec, 1, crc32c(directory), body.stored_length, body.raw_length,
         (directory, chunk, *pads), body.flags,
     )  # fmt: skip
-
-
-def _serialize(columns: pa.RecordBatch, size: int | None) -> pa.Buffer:
-    raw = columns.serialize()
-    # Arrow cuts buffers to a slice, but not those of a nested child without a value in the slice.
-    if raw.size > _OVERHEAD_BYTES and any(map(pt.is_nested, columns.schema.types)):
-        value_bytes = columns.nbytes if size is None else size
-        if raw.size > 2 * value_bytes + _OVERHEAD_BYTES:
-            raw = columns.take(pa.array(range(columns.num_rows), pa.int32())).serialize()
-    return raw
 
 
 def timestamp_bounds(column: pa.Array) -> tuple[int, int]:

@@ -74,14 +74,13 @@ def encode_blocks(
     codec: Codec = Codec.NONE,
     level: int = ZSTD_LEVEL,
     *,
-    size: int | None = None,
     bounds: tuple[int, int] | None = None,
 ) -> list[Body]:
     """Encode rows as one block, or as several if their encoding exceeds a block.
 
     Parameters
     ----------
-    size, bounds
+    bounds
         See `encode_body`.
 
     Raises
@@ -90,10 +89,10 @@ def encode_blocks(
         A single record exceeds a block.
     """
     try:
-        return [encode_body(batch, codec, level, size=size, bounds=bounds)]
+        return [encode_body(batch, codec, level, bounds=bounds)]
     except RecordTooLarge:
         if batch.num_rows == 1:
-            # Arrow may encode a slice with bytes that its rows do not have; a copy has none of them.
+            # Arrow encodes what lies under nulls, too; a copy has none of it.
             return [encode_body(batch.take(pa.array([0], pa.int32())), codec, level)]
     half = batch.num_rows // 2
     return encode_blocks(batch.slice(0, half), codec, level) + encode_blocks(batch.slice(half), codec, level)

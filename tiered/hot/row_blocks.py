@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from ..format.block import RAW_BYTES_MAX, Body, Numbers
-from ..format.block_rows import BlockRows, encode_blocks, split
+from ..format.block_rows import encode_blocks, split_batch
 from ..format.producers import SPAN_MAX
 from .row_buffer import Number, RecordBuffer, RowBuffer
 
@@ -38,11 +38,11 @@ def encode_rows(
         return
     batch = buffer.to_batch(schema)
     if buffer.bytes <= min(2 * block_bytes, RAW_BYTES_MAX // 2):
-        pieces = [BlockRows(batch, buffer.bytes)]
+        batches = [batch]
     else:
-        pieces = split(batch, block_bytes)
-    for piece in pieces:
-        for body in encode_blocks(piece.batch, size=piece.size):
+        batches = split_batch(batch, block_bytes)
+    for rows in batches:
+        for body in encode_blocks(rows):
             yield body, ()
 
 
@@ -53,8 +53,8 @@ def _encode_numbered(
     batch, numbers = buffer.to_batch(schema), buffer.numbers
     for start, end, numbered in stretches(numbers, batch.num_rows):
         row = start
-        pieces = split(batch.slice(start, end - start), block_bytes)
-        for body in (body for rows, size, _ in pieces for body in encode_blocks(rows, size=size)):
+        batches = split_batch(batch.slice(start, end - start), block_bytes)
+        for body in (body for rows in batches for body in encode_blocks(rows)):
             last = row + body.record_count - 1
             yield body, [Numbers(*numbers[row], numbers[last][2])] if numbered else ()
             row = last + 1

@@ -231,7 +231,7 @@ class _PartRows(Generic[_Topic]):
             ]
             whole = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
             pieces = split(whole, self.topic.block_bytes)
-            bodies = [body for piece in pieces for body in encode_blocks(piece.batch, size=piece.size)]
+            bodies = [body for piece in pieces for body in encode_blocks(piece.batch)]
         return EncodedPart(
             self.topic,
             self.partition,
