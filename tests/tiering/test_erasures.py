@@ -93,6 +93,15 @@ def test_an_erasure_comes_to_its_end_step_by_step(
     assert store.verify(deep=True).problems == ()
 
 
+def test_a_topic_without_records_in_a_store_that_has_published_nothing(
+    store: tiered.Store, clock: Clock, days: Any
+) -> None:
+    """No action would ever claim the bucket, which the ledger needs: the erasure would be late for nothing."""
+    erasure = store.create_topic("t", partitions=2).erase(["b"])
+    run_passes(store, clock, days, 2)
+    assert (erasure.state, erasure.waits_for) == ("done", "")
+
+
 def test_one_that_is_late_is_in_the_log_each_day(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Also while the bucket is away, and the status says so."""
     bucket, clock = WatchedBucket(), Clock()

@@ -120,8 +120,11 @@ class Erasures:
             return
         # The documents of the bucket say first that there are erasures.
         if not self._claims.store.check_owner():
-            self._state.exchanged = False  # also if the bucket had the documents once
-            return
+            if root is None or read_binding(root).claimed or not any(item.is_open for item in ours):
+                self._state.exchanged = False  # also if the bucket had them once
+                return
+            # A topic without records would never begin them.
+            self._claims.store.claim()
         store = self._context.tiers.object_store
         documents = StoreDocuments(store)
         stored = self._put_values(documents, ours)
@@ -309,7 +312,7 @@ class Erasures:
         # Why the ledgers were not exchanged.
         apart = "the bucket has nothing of this store, as the passes' errors say"
         if not self._state.exchanged or self._state.undeleted is not None or self._state.lost:
-            # The first pass of a store owns its prefix only once it has published. Values that were lost may be back.
+            # Values that were lost may be back.
             try:
                 self.exchange()
             except (TieredError, OSError) as error:

@@ -74,6 +74,15 @@ class StoreClaim:
             return False
         return True
 
+    def claim(self) -> None:
+        """Claim the prefix, also before anything is published.
+
+        Raises
+        ------
+        ConfigError, Fenced, RestoreUnderWay, ColdStorageError, CorruptionError, UnsupportedFormat
+        """
+        self._own_prefix(StoreDocuments(self._tiers.object_store))
+
     def _claim_store(self, bucket: StoreDocuments, *, may_begin: bool = True) -> None:
         """Claim the prefix for this store; the claim gives up a restore that was cut short."""
         catalog = self._local_catalog
