@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
+from ..cold.manifest.erasures import read_ledger
 from ..cold.manifest.keys import STORE_KEY, topic_key
 from ..cold.manifest.restore_intent import LINEAGE, intent_of
 from ..cold.manifest.store_documents import DELETE_AGAIN, DELETED, DELETED_IN_BUCKET, StoreDocuments
@@ -16,6 +17,7 @@ from ..cold.object_store.rereads import reread_on_damage
 from ..cold.upkeep.rebuild import DAMAGED_FOLDER
 from ..errors import ColdStorageError, ConfigError, CorruptionError, ObjectNotFound, PreconditionFailed
 from ..format.document import FEATURES, STAGED_FEATURE, TRANSACTIONS_FEATURE, decode_document, encode_document
+from ..format.erasure import LEDGER_FILE, ledger_to_json
 from ..format.schema import TRANSACTIONS_TOPIC
 from ..format.topic_meta import TopicMeta
 from ..transactions.parts import PARTS_COLUMNS
@@ -28,6 +30,7 @@ from ..verify.verifier import find_bucket_topic
 from ..warm.bucket_binding import COLD_FILE, BucketBinding, write_binding
 from ..warm.catalog import STORE_FILE, TOPIC_FILE, TOPICS_DIRECTORY, Catalog
 from ..warm.document_file import write_document
+from ..warm.erasure_ledger import ErasureLedger
 from ..warm.partition_directory import (
     FENCED_FILE,
     LINEAGE_FILE,
@@ -56,6 +59,8 @@ def repair_document(context: RepairContext, path: Path, facts: Evidence | None) 
         return _store(context, path)
     if path == root / COLD_FILE:
         return _cold(context, path)
+    if path == root / LEDGER_FILE:
+        return _ledger(context, path)
     if path.name == TOPIC_FILE:
         return _topic(context, path)
     if facts is None:
@@ -181,6 +186,23 @@ def _topic(context: RepairContext, path: Path) -> Repair:
     return Repair(str(path), "took the copy from the bucket", "done", kept=kept)
 
 
+def _ledger(context: RepairContext, path: Path) -> Repair:
+    """Take the ledger of erasures from the bucket, where each pass brings it; the next pass fetches the values."""
+    if not context.access.has_cold:
+        raise CorruptionError("its content is stored nowhere else")
+    documents = StoreDocuments(context.access.object_store)
+    if documents.read_store_id() not in (None, context.store_id):
+        raise CorruptionError("the bucket does not have this store's id, so its ledger may be another one's")
+    lineage = Catalog(context.fs, path.parent).lineage()
+    documents.check_lineage(LEDGER_FILE, documents.read(LEDGER_FILE) or {}, lineage)
+    erasures = read_ledger(documents)
+    kept = copy_aside(context.fs, path)
+    ErasureLedger(context.fs, path.parent).begin(erasures)
+    action = f"took the copy from the bucket, with {len(erasures)} erasures"
+    why = "one that was called here after the last pass is not among them: call it again"
+    return Repair(str(path), action, "done", why, kept)
+
+
 def _start(context: RepairContext, path: Path, facts: Evidence) -> Repair:
     """Write the highest start offset in other files and the manifest; records removed since then may reappear."""
     if facts.entries is None:
@@ -210,7 +232,7 @@ def _lineage(context: RepairContext, path: Path, facts: Evidence) -> Repair:
 
 
 def repair_bucket_document(context: RepairContext, key: str, topics: list[TopicMeta]) -> Repair:
-    """Write ``store.json`` or a ``topic.json`` of the bucket again from the local document.
+    """Write ``store.json``, ``erasures.json`` or a ``topic.json`` of the bucket again from the local document.
 
     Raises
     ------
@@ -228,6 +250,9 @@ def repair_bucket_document(context: RepairContext, key: str, topics: list[TopicM
     if key == STORE_KEY:
         values = {"id": str(context.store_id)}
         others = [topic_key(meta.name, meta.topic_id) for meta in topics]
+    elif key == LEDGER_FILE:
+        values = ledger_to_json(ErasureLedger(context.fs, root).read())
+        others = [STORE_KEY]
     else:
         meta = next((meta for meta in topics if topic_key(meta.name, meta.topic_id) == key), None)
         values = meta.to_json() if meta is not None else None

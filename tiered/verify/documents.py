@@ -6,13 +6,18 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+from ..cold.manifest.erasures import read_ledger
 from ..cold.manifest.keys import STORE_KEY, topic_key
 from ..cold.manifest.store_documents import DELETE_AGAIN, DELETED, DELETED_IN_BUCKET, StoreDocuments
+from ..cold.object_store.protocol import object_url
 from ..errors import CorruptionError
+from ..format.erasure import LEDGER_FILE
 from ..format.topic_meta import TopicMeta
 from ..warm.bucket_binding import COLD_FILE, read_binding
 from ..warm.catalog import STORE_FILE, TOPIC_FILE, TOPICS_DIRECTORY, deletions
 from ..warm.document_file import read_document
+from ..warm.erasure_ledger import ErasureLedger
+from ..warm.filesystem import OsFileSystem
 from .findings import Findings
 from .report import Item, Problem
 
@@ -120,6 +125,16 @@ def check_bucket_topic(bucket: StoreDocuments, meta: TopicMeta, published: bool,
             findings.add_problem(
                 Problem(Item.DOCUMENT, where, "differs from the local topic.json", position=0)
             )
+
+
+def check_ledgers(root: Path | None, bucket: StoreDocuments | None, findings: Findings) -> None:
+    """Check the ledger of erasures on the disk and in the bucket. A store without erasures has none."""
+    if root is not None:
+        with findings.guard(Item.DOCUMENT, str(root / LEDGER_FILE), position=0):
+            ErasureLedger(OsFileSystem(), root).read()
+    if bucket is not None:
+        with findings.guard(Item.DOCUMENT, object_url(bucket.store, LEDGER_FILE), position=0):
+            read_ledger(bucket)
 
 
 def _id(values: dict[str, Any]) -> UUID:

@@ -20,6 +20,7 @@ from .documents import (
     check_bucket_document,
     check_bucket_topic,
     check_deletions,
+    check_ledgers,
     check_store_document,
     check_topic_document,
     local_topic_names,
@@ -108,6 +109,7 @@ class _Verifier:
                 in_bucket = list(bucket_topics(store))
             bucket_id = check_bucket_document(StoreDocuments(store), store_id, bool(in_bucket), findings)
             store_id = store_id or bucket_id
+        check_ledgers(root, None if store is None else StoreDocuments(store), findings)
         tiers = VerifiedTiers(
             root, store, store_id, cold_known=not self._access.has_cold and self._has_valid_binding()
         )
