@@ -177,6 +177,31 @@ def test_what_cannot_be_erased_is_one_line(data: Path) -> None:
     assert run("config", "check").exit_code == 1
 
 
+def test_a_search_for_no_keys_finds_no_fault_with_nothing(data: Path) -> None:
+    """An empty file, as of a pipe that failed, is a mistake, and no proof."""
+    found = CliRunner().invoke(app, ["verify", "--erased", "orders", "--keys-file", "-"], input="\n")
+    assert (found.exit_code, "a search without keys finds nothing" in found.output) == (1, True)
+
+
+def test_a_dry_run_says_what_is_not_in_the_bucket_yet(data: Path) -> None:
+    """Their objects are made first, and are not among those that are counted."""
+    with tiered.open("data", settings="tiered.toml") as store:
+        store.topic("orders").append(b"new", key="b", partition=0)
+    found = run("erase", "orders", "--keys-file", "keys.txt", "--dry-run").output
+    new = json.loads(run("erase", "orders", "--keys-file", "keys.txt", "--dry-run", "--json").output)
+    assert new["not_offloaded"] > 0
+    assert f"{new['not_offloaded']} record" in found.splitlines()[1]
+    assert "not in the bucket yet: passes offload them first" in found
+
+
+def test_a_ledger_that_cannot_be_read_is_a_problem_of_status(data: Path) -> None:
+    run("erase", "orders", "--keys-file", "keys.txt", "--yes")
+    Path("data/erasures.json").write_text("{}", encoding="utf-8")
+    found = run("status")
+    assert (found.exit_code, "the ledger of erasures cannot be read: document" in found.output) == (1, True)
+    assert "in bucket to" in found.output
+
+
 def test_one_that_is_late_is_an_exit_code(data: Path) -> None:
     with Path("tiered.toml").open("a", encoding="utf-8") as file:
         file.write("[erase]\nwithin = '3d'\n")

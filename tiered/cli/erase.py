@@ -44,6 +44,7 @@ _KEYS_BYTES_MAX = 64 << 20
 class _Preview:
     """What an erasure would do now: records that go, objects in the bucket with such records, and the requests.
 
+    ``not_offloaded`` of the records are not in the bucket yet: their objects are made first, and then written again.
     ``version_rule`` is the rule of the bucket by which old versions go where these keys may not delete them.
     """
 
@@ -51,6 +52,7 @@ class _Preview:
     column: str
     values: int
     records: int
+    not_offloaded: int
     objects: int
     bytes: int
     requests: Requests
@@ -243,7 +245,7 @@ def values_of(field: pa.Field, lines: list[str]) -> list[Any]:
 
 def _preview(topic: Topic, field: pa.Field, values: list[Any]) -> _Preview:
     tiers = topic.tiers
-    records = objects = size = read = 0
+    records = not_offloaded = objects = size = read = 0
     if values:
         for partition in range(topic.partitions):
             scan = topic.scan(partition, columns=["offset"], filter=[(field.name, "in", values)])
@@ -251,6 +253,8 @@ def _preview(topic: Topic, field: pa.Field, values: list[Any]) -> _Preview:
             records += len(hits)
             manifest = tiers.cold(topic.meta, partition) if tiers is not None and tiers.has_cold else None
             loaded = manifest.load() if manifest is not None else None
+            end = 0 if loaded is None else loaded.head.end_offset
+            not_offloaded += len(hits) - int(np.searchsorted(hits, end))
             for entry in manifest.entries(loaded.head) if manifest is not None and loaded is not None else ():
                 read += 1
                 low, high = np.searchsorted(hits, [entry.base_offset, entry.end_offset])
@@ -262,6 +266,7 @@ def _preview(topic: Topic, field: pa.Field, values: list[Any]) -> _Preview:
         field.name,
         len(values),
         records,
+        not_offloaded,
         objects,
         size,
         requests,
@@ -285,6 +290,11 @@ def _print_preview(preview: _Preview, as_json: bool) -> None:
         f"{count(preview.objects, 'object')} of {approximate_size(preview.bytes)} would be written again, by about "
         f"{preview.requests.writes + preview.requests.reads:,} requests, ${preview.usd:.4f} by list price"
     )
+    if preview.not_offloaded:
+        say(
+            f"{count(preview.not_offloaded, 'record')} of these not in the bucket yet: passes offload them first, and then "
+            "write their objects again, too"
+        )
     if preview.version_rule is not None:
         say(
             f"old versions of objects that these keys may not delete go by lifecycle rule {preview.version_rule.id!r} of the "

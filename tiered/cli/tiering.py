@@ -59,6 +59,12 @@ def status(
     if problems:
         error_line(f"{problems[0].topic}/{problems[0].partition}: {problems[0].problem}")
         raise typer.Exit(1)
+    if report.ledger_problem:
+        error_line(f"the ledger of erasures cannot be read: {report.ledger_problem}")
+        raise typer.Exit(1)
+    if report.consumers is None:
+        error_line("the positions of consumers cannot be read")
+        raise typer.Exit(1)
     if any(item.damaged for item in report):
         error_line("objects are damaged: tiered verify --repair")
         raise typer.Exit(1)

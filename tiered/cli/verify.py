@@ -143,6 +143,8 @@ def _search(settings: Settings, name: str, lines: list[str], column: str | None,
                 f"{store.url} is a server; search on the host of its store, or with the URL of its bucket"
             )
         field = erased_column(topic.opened, column)
+        if not lines:
+            raise ConfigError("a search without keys finds nothing; give at least one")
         called = [
             entry
             for entry in _ledger(topic.tiers)

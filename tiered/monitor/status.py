@@ -75,6 +75,8 @@ class StoreStatus:
         How far the live tables are behind the log.
     erasures
         The erasures that are not done, one line each.
+    ledger_problem
+        Why the ledger of erasures cannot be read; empty if it can.
     """
 
     url: str
@@ -87,6 +89,7 @@ class StoreStatus:
     waiting: tuple[str, ...] = ()
     tables: tuple[TableLag, ...] = ()
     erasures: tuple[str, ...] = ()
+    ledger_problem: str = ""
 
     def __iter__(self) -> Iterator[PartitionStatus]:
         return iter(self.partitions)

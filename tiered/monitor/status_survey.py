@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from ..engine.writers import is_gone
 from ..errors import ColdStorageError, TieredError, may_be_away
+from ..format.erasure import LedgerEntry
 from ..format.timestamps import to_datetime
 from ..policies.facts import PartitionFacts
 from ..policies.rules.case import PartitionCase
@@ -55,6 +56,7 @@ def store_status(watched: WatchedStore) -> StoreStatus:
         except (TieredError, OSError) as error:
             if not is_gone(context, survey.meta):
                 problem(survey.meta.name, survey.partition, error)
+    erasures, ledger_problem = _erasures(watched)
     free = context.host.disk_usage(root).free if root is not None else 0
     unfinished = tuple(item.name for item in deletions(root)) if root is not None else ()
     return StoreStatus(
@@ -67,17 +69,23 @@ def store_status(watched: WatchedStore) -> StoreStatus:
         consumers=_consumers(watched, figures),
         waiting=_waiting(watched, busy) if root is not None else (),
         tables=tuple(watched.table_lags.measure(figures, ask_bucket=True, away=away)),
-        erasures=tuple(_erasures(watched)),
+        erasures=erasures,
+        ledger_problem=ledger_problem,
     )
 
 
-def _erasures(watched: WatchedStore) -> Iterator[str]:
+def _erasures(watched: WatchedStore) -> tuple[tuple[str, ...], str]:
+    """Return a line for each open erasure, and why there is none if the ledger cannot be read."""
     ledger = watched.context.erasures
     try:
         entries = () if ledger is None else ledger.read()
     except (TieredError, OSError) as error:
-        yield f"the ledger of erasures cannot be read: {error}"
-        return
+        return (), str(error)
+    return tuple(_open_erasures(watched, entries)), ""
+
+
+def _open_erasures(watched: WatchedStore, entries: Sequence[LedgerEntry]) -> Iterator[str]:
+    ledger = watched.context.erasures
     for item in entries:
         if item.is_open:
             until = f"{to_datetime(item.deadline_us):%Y-%m-%d %H:%M} UTC"
