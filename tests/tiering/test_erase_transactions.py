@@ -110,6 +110,25 @@ def test_rows_that_a_restored_store_appends_are_erased(
         assert values(store) == [*before, b"later"]
 
 
+def test_rows_of_a_later_transaction_are_kept_behind_an_empty_lineage(
+    tmp_path: Path, url: str, clock: Clock, days: Any
+) -> None:
+    """The lineage of the call begins where the one before ended; a restore completes a transaction from after the call there."""
+    with open_store(tmp_path / "old", url, clock, settings=SETTINGS) as store:
+        topic = store.create_topic("t")
+        transact(store, b"<of b>", "b")
+        topic.publish()
+    with tiered.restore(url, tmp_path / "one", settings=SETTINGS, host=Host(clock=clock)) as store:
+        store.topic("t").erase(["b"])
+        store.tierer.erasures.exchange()
+        transact(store, b"later", "b")
+        store.tierer.tails.publish(store.topic("__transactions").meta, 0)
+    with tiered.restore(url, tmp_path / "two", settings=SETTINGS, host=Host(clock=clock)) as store:
+        assert values(store) == [b"<of b>", b"later"]
+        carry_out(store, clock, days)
+        assert values(store) == [b"later"]
+
+
 def test_undone_rows_in_the_log_alone_are_waited_for(
     tmp_path: Path, url: str, clock: Clock, days: Any
 ) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
+from itertools import chain
 from math import inf
 from typing import Any, Literal
 from uuid import UUID
@@ -55,6 +56,8 @@ class LedgerEntry:
         Both as they were at the call: objects that a restore has undone reach that far.
     called_lineages
         `lineages` as they were at the call. All records of earlier ones are from before the call.
+    past_horizons
+        ``(partition, epoch, offset)``: the horizons of lineages that restores have begun and ended since the call.
     reason, caller
         As given at the call, and the user and host of the process.
     called_us, deadline_us
@@ -92,6 +95,7 @@ class LedgerEntry:
     called_log_end: int = 0
     lineages: tuple[int, ...] = ()
     called_lineages: tuple[int, ...] = ()
+    past_horizons: tuple[tuple[int, int, int], ...] = ()
     outdated_us: int = 0
 
     @property
@@ -156,6 +160,7 @@ class LedgerEntry:
             "id": str(self.id),
             "topic_id": str(self.topic_id),
             **{name: [*getattr(self, name)] for name in _BY_PARTITION},
+            "past_horizons": [[*row] for row in self.past_horizons],
         }
 
 
@@ -199,10 +204,13 @@ def _from_json(values: dict[str, Any]) -> LedgerEntry:
     plain.setdefault("called_log_end", plain["log_end"])
     plain.setdefault("lineages", ())
     plain.setdefault("called_lineages", ())
+    plain["past_horizons"] = tuple(
+        (partition, epoch, offset) for partition, epoch, offset in plain.get("past_horizons", ())
+    )
     for name, kinds in _TYPES.items():
         if type(plain.get(name)) not in kinds:
             raise TypeError(f"{name} is {plain.get(name)!r}")
-    numbers = [number for name in _BY_PARTITION for number in plain[name]]
+    numbers = [*chain(*plain["past_horizons"], *(plain[name] for name in _BY_PARTITION))]
     if not all(type(number) is int and 0 <= number < 1 << 63 for number in numbers):
         raise ValueError("a horizon is no offset, or a lineage no epoch")
     plain |= {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .erasure import LedgerEntry, horizon_in
-from .lineages import UNBOUNDED, shared_end
+from .lineages import UNBOUNDED, ancestors, shared_end
 from .manifest import Head
 
 
@@ -13,33 +13,33 @@ def restored_horizon(erasure: LedgerEntry, partition: int, head: Head) -> int:
     An earlier restore may have undone a part of that log. The offset may lie behind its end, as rows of transactions from before
     the call may be appended there.
     """
-    shared = {epoch: _shared(head, epoch) for epoch, _ in head.lineages}
-    horizon, lineage = horizon_in(erasure.horizons, partition), horizon_in(erasure.lineages, partition)
-    horizon = min(horizon, shared.get(lineage, UNBOUNDED))  # a rebuilt manifest has only the newest lineage
-    called, lineage = _called(erasure, partition)
-    # By an earlier lineage than that of the call, nothing was appended after the call.
-    earlier = [end for epoch, end in shared.items() if epoch < lineage]
-    return max([horizon, min(called, shared.get(lineage, 0)), *earlier])
+    since, lineage = horizon_in(erasure.lineages, partition), horizon_in(erasure.called_lineages, partition)
+    horizons = {epoch: offset for place, epoch, offset in erasure.past_horizons if place == partition}
+    horizons[lineage] = horizon_in(erasure.called_horizons, partition)
+    horizons[since] = horizon_in(erasure.horizons, partition)
+    epochs = [epoch for epoch, _ in head.lineages]
+    if since not in epochs:
+        return horizons[since]  # the manifest was rebuilt, and has only the newest lineage
+    # What follows the end is of the first of these lineages. Those between are of restores that were cut short: nothing was
+    # appended in them. By an earlier lineage than that of the call, nothing was appended after the call.
+    known = [epoch for epoch in ancestors(head, head.lineage_epoch) if epoch in horizons or epoch < lineage]
+
+    def end_in(epoch: int) -> int:
+        shared = shared_end(head, epoch, head.lineage_epoch)
+        if shared >= head.end_offset and epoch in known[:1]:
+            shared = UNBOUNDED
+        return shared if epoch < lineage else min(horizons[epoch], shared)
+
+    return max(end_in(epoch) for epoch in epochs if epoch in horizons or epoch < lineage)
 
 
 def object_horizon(erasure: LedgerEntry, partition: int, epoch: int, head: Head | None) -> int:
     """Return the offset before which an erasure concerns an object of a committer of `epoch`; a restore may have undone it."""
-    called, lineage = _called(erasure, partition)
+    lineage = horizon_in(erasure.called_lineages, partition)
     if epoch < lineage:
         return UNBOUNDED
-    horizon = horizon_in(erasure.horizons, partition)
+    horizons = [offset for place, _, offset in erasure.past_horizons if place == partition]
     lineages = () if head is None or not lineage else head.lineages
-    if any(lineage < later <= epoch for later, _ in lineages):
-        return horizon
-    return max(horizon, called)
-
-
-def _shared(head: Head, epoch: int) -> int:
-    """Return the offset below which the log of a head has that of a lineage; unbounded if the head goes on where that ended."""
-    end = shared_end(head, epoch, head.lineage_epoch)
-    return UNBOUNDED if end >= head.end_offset else end
-
-
-def _called(erasure: LedgerEntry, partition: int) -> tuple[int, int]:
-    """Return the horizon at the call, and its lineage; 0 if that is not known."""
-    return horizon_in(erasure.called_horizons, partition), horizon_in(erasure.called_lineages, partition)
+    if not any(lineage < later <= epoch for later, _ in lineages):
+        horizons.append(horizon_in(erasure.called_horizons, partition))
+    return max([horizon_in(erasure.horizons, partition), *horizons])

@@ -12,12 +12,12 @@ UNBOUNDED = 1 << 63
 
 def shared_end(head: Head, one: int, other: int) -> int:
     """Return the offset below which the logs of two lineages are the same; 0 if the head does not know one of them."""
-    first, second = _ancestors(head, one), _ancestors(head, other)
+    first, second = ancestors(head, one), ancestors(head, other)
     return max((min(first[epoch], second[epoch]) for epoch in first.keys() & second.keys()), default=0)
 
 
-def _ancestors(head: Head, epoch: int) -> dict[int, int]:
-    """Return a lineage and its ancestors, each with the offset below which the lineage has the ancestor's log."""
+def ancestors(head: Head, epoch: int) -> dict[int, int]:
+    """Return a lineage and its ancestors, the newest first, each with the offset below which the lineage has the ancestor's log."""
     parents = {later: (earlier, start) for (earlier, _), (later, start) in pairwise(head.lineages)}
     parents |= {origin.epoch: (origin.parent, origin.end_offset) for origin in head.origins}
     ends = {epoch: UNBOUNDED}

@@ -7,7 +7,7 @@ transaction concerns these rows, and no later ones.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from ..cold.fetch.object_reader import read_object
@@ -82,8 +82,18 @@ class CompletedEnds:
             erasure.reopened() if self._rewound else erasure,
             horizons=tuple(self._horizon(erasure, partition) for partition in range(len(erasure.horizons))),
             lineages=tuple(self._lineage(erasure, partition) for partition in range(len(erasure.horizons))),
+            past_horizons=(*erasure.past_horizons, *self._ended(erasure)),
             log_end=log_end,
         )
+
+    def _ended(self, erasure: LedgerEntry) -> Iterator[tuple[int, int, int]]:
+        """Yield the horizons of lineages that an earlier restore has begun, and this one ends."""
+        for partition, epoch in enumerate(erasure.lineages):
+            if epoch not in (
+                self._lineage(erasure, partition),
+                horizon_in(erasure.called_lineages, partition),
+            ):
+                yield partition, epoch, erasure.horizons[partition]
 
     def _lineage(self, erasure: LedgerEntry, partition: int) -> int:
         head = self._heads.get((erasure.topic_id, partition))
