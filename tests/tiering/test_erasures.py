@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import itertools
 import os
+import re
 import shutil
 import threading
 from collections.abc import Iterable
@@ -99,6 +100,18 @@ def test_a_topic_without_records_in_a_store_that_has_published_nothing(
     """No action would ever claim the bucket, which the ledger needs: the erasure would be late for nothing."""
     erasure = store.create_topic("t", partitions=2).erase(["b"])
     run_passes(store, clock, days, 2)
+    assert (erasure.state, erasure.waits_for) == ("done", "")
+
+
+@pytest.mark.parametrize("name", ["t", None], ids=["topic", "store"])
+def test_a_pause_is_what_it_waits_for(store: tiered.Store, clock: Clock, days: Any, name: str | None) -> None:
+    """An operator who forgot the pause would learn of it after the deadline."""
+    erasure = fill_named(store).erase(["b"])
+    store.pause(name, reason="export")
+    run_passes(store, clock, days, 2)
+    assert re.search("topic t is paused .*: export; tiered resume ends that", erasure.waits_for)
+    store.resume(name)
+    run_passes(store, clock, days)
     assert (erasure.state, erasure.waits_for) == ("done", "")
 
 

@@ -57,6 +57,7 @@ from .erase_traces import Traces
 from .erased_rows import mark_of
 from .local_actions import LocalActions
 from .partition_handle import PartitionHandle
+from .pauses import Pauses
 from .sweep_state import read_swept
 
 log = logging.getLogger("tiered.erasures")
@@ -87,12 +88,18 @@ class Erasures:
     """The erasures of one open store. A pass calls this under the locks of full passes."""
 
     def __init__(
-        self, context: StoreContext, topics: OpenTopics, claims: Claims, local: LocalActions
+        self,
+        context: StoreContext,
+        topics: OpenTopics,
+        claims: Claims,
+        local: LocalActions,
+        pauses: Pauses,
     ) -> None:
         self._context = context
         self._topics = topics
         self._claims = claims
         self._local = local
+        self._pauses = pauses
         self._traces = Traces(context, topics, local)
         self._state = _State()
 
@@ -345,18 +352,31 @@ class Erasures:
         """Note that all open erasures wait for a bucket that does not answer; return the errors of that."""
         return self._note(lambda erasure: f"{type(error).__name__}: {error}" if erasure.is_open else "")
 
+    def note_paused(self) -> list[TieredError]:
+        """Note that all open erasures wait for the end of a pause; return the errors of that."""
+        return self._note(lambda _: "")
+
     def _note(self, wait: Callable[[LedgerEntry], str]) -> list[TieredError]:
         """Write what each erasure waits for; return the errors."""
         ledger = self._context.erasures
         try:
             if ledger is not None:
                 entries = ledger.read()
-                waiting = {item.id: wait(item) for item in entries}
+                waiting = {item.id: self._paused(item, wait(item)) for item in entries}
                 self._warn_of_late(entries, waiting)
                 ledger.note_waiting(waiting)
         except (TieredError, OSError) as error:
             return [as_tiered_error(error)]
         return []
+
+    def _paused(self, erasure: LedgerEntry, wait: str) -> str:
+        """Return what an erasure waits for, after the pause that it waits for first."""
+        pause = self._pauses.of(erasure.topic) if erasure.is_open and self._meta(erasure) else None
+        if pause is None:
+            return wait
+        return f"topic {erasure.topic} is {pause}; tiered resume ends that" + (
+            f"; then: {wait}" if wait else ""
+        )
 
     def _warn_of_late(self, erasures: Sequence[LedgerEntry], waiting: Mapping[UUID, str]) -> None:
         """Log each day what is open beyond its deadline."""

@@ -96,7 +96,7 @@ class Tierer:
         self._sweep = StoreSweep(context, topics, self.claims, self.pauses, self.tables)
         publish = PublishActions(context, topics, self.claims)
         local = LocalActions(context, topics, self.claims, publish)
-        self.erasures = Erasures(context, topics, self.claims, local)
+        self.erasures = Erasures(context, topics, self.claims, local, self.pauses)
         objects = ObjectActions(context, topics, self.claims)
         self.handlers: dict[type[Action], Handler] = {
             Seal: local.seal,
@@ -193,6 +193,8 @@ class Tierer:
                     survey_problems += (
                         self.erasures.advance() if away is None else self.erasures.note_away(away)
                     )
+            else:
+                survey_problems += self.erasures.note_paused()
         return join_reports(rounds), problems + survey_problems
 
     def _execute(self, plan: Plan, should_stop: Callable[[], bool]) -> tuple[TierReport, bool]:
