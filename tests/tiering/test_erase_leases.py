@@ -68,3 +68,21 @@ def test_a_lease_holds_erased_records_back_for_its_limit_only(
         assert erasure.state == "sweeping"
     run_passes(store, clock, days)
     assert erasure.state == "done"
+
+
+def test_a_later_erasure_holds_the_records_of_an_earlier_one_back_no_longer(
+    store: tiered.Store, clock: Clock, days: Callable[[float], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else one a day would keep those of all of them."""
+    since = time.time() - 60
+    monkeypatch.setattr(store_sweep, "oldest_lease", lambda *_: since)
+    first = of_a_topic(store, clock)
+    days(2)
+    second = store.topic("t").erase(["c"])
+    store.tier()
+    assert (first.state, second.state) == ("sweeping", "sweeping")
+    clock.advance(60)
+    days(0.1)
+    store.sweep()
+    store.tier()
+    assert first.state == "done"

@@ -15,13 +15,15 @@ from typer.testing import CliRunner
 
 from tests.support.byte_search import files_with
 from tests.support.clock import Clock
+from tests.support.disks import ForgetfulDisk
 from tests.support.erasure_passes import fill_named, run_passes
 from tests.support.stores import open_store, stepwise
 from tiered.cli import app
 from tiered.cold.object_store.protocol import OldVersion, UnfinishedUpload
+from tiered.errors import TopicNotFound
 from tiered.format import manifest_changes
 from tiered.survey import published_manifest
-from tiered.survey.erasure_places import ErasurePlace
+from tiered.survey.erasure_places import ErasurePlace, damaged_files
 from tiered.tiering import erase_traces, table_passes
 from tiered.verify.erasure_search import ErasedSearch
 from tiered.warm.old_stage import STAGE_DIRECTORY
@@ -259,6 +261,44 @@ def test_the_next_end_deletes_what_it_finds(
         run_passes(store, clock, days, 6, hours=3)
         assert (erasure.state, erasure.waits_for) == ("done", "")
     assert [path for path in made if path.exists()] == []
+
+
+def test_damaged_files_are_gone_after_a_power_cut(tmp_path: Path, url: str, clock: Clock) -> None:
+    """The erasure may be recorded as done by then."""
+    with open_store(tmp_path / "data", url, clock) as store:
+        topic = store.create_topic("t")
+        entry = topic.erase(["b"]).entry
+        damaged = tmp_path / "data/topics/t/0/.damaged-0.log-1"
+        damaged.write_bytes(b"<of b>")
+        disk = ForgetfulDisk(tmp_path / "data/topics/t/0")
+        store.context.fs = disk
+        assert [*store.tierer.erasures._traces.searches_here[ErasurePlace.DAMAGED](entry, topic.meta)] == []
+        disk.cut_power()
+        assert not damaged.exists()
+
+
+def test_damaged_files_of_a_topic_that_took_the_name_stay(
+    tmp_path: Path, url: str, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The erasure's topic is deleted while its files are looked for."""
+    with open_store(tmp_path / "data", url, clock) as store:
+        topic = store.create_topic("t")
+        entry = topic.erase(["b"]).entry
+        damaged = tmp_path / "data/topics/t/0/.damaged-0.log-1"
+        damaged.write_bytes(b"")
+
+        def meanwhile(directory: Path) -> list[Path]:
+            found = damaged_files(directory)
+            if found:
+                store.delete_topic("t")
+                store.create_topic("t")
+                damaged.write_bytes(b"of another topic")
+            return found
+
+        monkeypatch.setattr(erase_traces, "damaged_files", meanwhile)
+        with pytest.raises(TopicNotFound):
+            list(store.tierer.erasures._traces.searches_here[ErasurePlace.DAMAGED](entry, topic.meta))
+        assert damaged.exists()
 
 
 def test_copies_of_objects_that_no_head_names_go_at_the_end(

@@ -84,6 +84,7 @@ def test_an_erasure_comes_to_its_end_step_by_step(
     assert erasure.to_json()["state"] == "done"
     assert store.status().erasures == ()
     assert not (tmp_path / "data" / "erasures-wait.json").exists()
+    assert [*tmp_path.glob("*/erasures/*")] == []
     found = topic.scan(columns=["offset", "value"]).to_arrow().to_pydict()
     assert found["offset"] == [*KEPT, 30]
     assert found["value"][-1] == b"<of b> later"
@@ -223,6 +224,7 @@ def test_a_record_counts_for_one_erasure(store: tiered.Store, clock: Clock, days
     for keys in (["a", "b"], ["b"], ["c", "b"], ["a", "b", "c"]):
         topic.erase(keys)
     topic.erase(column="value", values=[b"<of a> 0"])
+    assert [x.number for x in store.erasures()] == [1, 2, 3, 4, 5]
     run_passes(store, clock, days)
     assert [(x.state, x.rows) for x in store.erasures()] == [("done", rows) for rows in (20, 0, 10, 0, 0)]
     assert numbers_named(topic) == []
