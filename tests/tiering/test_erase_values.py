@@ -6,6 +6,7 @@ import os
 import shutil
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from tests.support.clock import Clock
 from tests.support.disks import FailingDisk, Killed
 from tests.support.erasure_passes import fill_named, numbers_named, offloaded, run_passes
 from tests.support.watched_bucket import URL, WatchedBucket, host, open_at, settings
-from tiered.cold.manifest.erasures import read_ledger
+from tiered.cold.manifest.erasures import get_values, read_ledger
 from tiered.cold.manifest.store_documents import StoreDocuments
 from tiered.engine.host import Host
 from tiered.errors import ColdStorageError, ConfigError, CorruptionError
@@ -236,6 +237,21 @@ def test_an_erasure_whose_values_are_damaged_here_comes_to_no_bucket(
         assert second.rows == 10
 
 
+def test_what_is_too_large_to_be_values_is_not_read(
+    tmp_path: Path, bucket: WatchedBucket, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Anyone may write to the bucket, and it would fill the memory."""
+    with open_at(tmp_path / "data", bucket, clock) as store:
+        entry = store.topic("t").erase(["b"]).entry
+        store.tierer.erasures.exchange()
+    large = replace(bucket.stat(entry.values_name), size=1 << 40)
+    monkeypatch.setattr(bucket, "stat", lambda key: large)
+    bucket.asked.clear()
+    with pytest.raises(CorruptionError, match="take 1099511627776 bytes"):
+        get_values(bucket, entry)
+    assert bucket.asked == []
+
+
 def test_values_that_the_bucket_has_lost_come_there_again(
     tmp_path: Path, clock: Clock, bucket: WatchedBucket, days: Callable[[float], None]
 ) -> None:
@@ -248,11 +264,12 @@ def test_values_that_the_bucket_has_lost_come_there_again(
         assert values_in(bucket) == [erasure.entry.values_name]
 
 
+@pytest.mark.parametrize("retryable", [False, True])
 def test_values_that_the_bucket_does_not_delete_hold_up_no_other_erasure(
-    tmp_path: Path, clock: Clock, bucket: WatchedBucket, days: Callable[[float], None]
+    tmp_path: Path, clock: Clock, bucket: WatchedBucket, days: Callable[[float], None], retryable: bool
 ) -> None:
-    """The role may not. Each pass says so, and no erasure is done here while such values are there."""
-    denied = ColdStorageError("cannot delete: 403 AccessDenied")
+    """The role may not, or the bucket fails. Each pass says so, and no erasure is done here while such values are there."""
+    denied = ColdStorageError("cannot delete", retryable=retryable)
 
     def deny(request: str) -> None:
         if request.startswith("delete erasures/"):

@@ -160,7 +160,7 @@ class Erasures:
         self._state.exchanged = True
 
     def _drop_stored(self, ledger: Sequence[LedgerEntry]) -> bool:
-        """Delete the stored values of erasures that have ended; return False if the bucket refuses that."""
+        """Delete the stored values of erasures that have ended; return False if the bucket does not."""
         self._state.undeleted = None
         try:
             drop_values(self._context.tiers.object_store, ledger)
@@ -169,8 +169,6 @@ class Erasures:
             if held.rule_days is not None:
                 self._state.undeleted = held
         except ColdStorageError as error:
-            if error.retryable:
-                raise
             self._state.undeleted = error
         return self._state.undeleted is None
 
