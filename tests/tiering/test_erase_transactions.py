@@ -58,10 +58,14 @@ def test_a_restore_to_a_time_writes_rows_again(tmp_path: Path, url: str, clock: 
     assert files_with(tmp_path, b"<of b>") == []
 
 
+@pytest.mark.parametrize("restored", [False, True])
 def test_an_opening_after_a_crash_writes_rows_again(
-    tmp_path: Path, url: str, clock: Clock, days: Any
+    tmp_path: Path, url: str, clock: Clock, days: Any, restored: bool
 ) -> None:
-    """A power cut took records in front of another transaction, whose rows got lower offsets."""
+    """A power cut took records in front of another transaction, whose rows got lower offsets.
+
+    A restore appends the rows that are in the published log alone once more.
+    """
     with open_store(tmp_path / "lost", url, clock, settings=SETTINGS) as store:
         store.create_topic("t")
         store.create_topic("u")
@@ -80,16 +84,30 @@ def test_an_opening_after_a_crash_writes_rows_again(
         assert values(store, "u") == [b"first", b"kept"]
         (erasure,) = store.erasures()
         assert store.topic("__transactions").offsets()[0].start >= erasure.entry.log_end
-        carry_out(store, clock, days)
-        assert values(store) == []
+        if not restored:
+            carry_out(store, clock, days)
+            assert values(store) == []
+        else:
+            store.topic("u").publish()
+            store.tierer.erasures.exchange()
+    if restored:
+        shutil.rmtree(tmp_path / "data")
+        with tiered.restore(url, tmp_path / "new", settings=SETTINGS, host=Host(clock=clock)) as store:
+            assert values(store) == [b"<of b>"]
+            run_passes(store, clock, days, 5)
+            carry_out(store, clock, days)
+            assert values(store) == []
     assert files_with(tmp_path, b"<of b>") == []
 
 
-@pytest.mark.parametrize("published", [False, True])
+@pytest.mark.parametrize(("published", "restores"), [(False, 1), (True, 1), (False, 2)])
 def test_rows_that_a_restored_store_appends_are_erased(
-    tmp_path: Path, url: str, clock: Clock, days: Any, published: bool
+    tmp_path: Path, url: str, clock: Clock, days: Any, published: bool, restores: int
 ) -> None:
-    """Those that were published in the transaction log only get offsets behind the end of the partition in the bucket."""
+    """Those that were published in the transaction log only get offsets behind the end of the partition in the bucket.
+
+    A host that is lost before it publishes them leaves them in the log, with offsets behind the lowered horizon.
+    """
     with open_store(tmp_path / "old", url, clock, settings=SETTINGS) as store:
         store.create_topic("u")
         store.create_topic("t").append(b"first", key="a")
@@ -101,7 +119,11 @@ def test_rows_that_a_restored_store_appends_are_erased(
             store.topic("t").publish()
         store.topic("t").erase(["b"])
         store.tierer.erasures.exchange()
+    for number in range(1, restores):
+        tiered.restore(url, tmp_path / str(number), settings=SETTINGS, host=Host(clock=clock)).close()
     with tiered.restore(url, tmp_path / "new", settings=SETTINGS, host=Host(clock=clock)) as store:
+        for number in range(1, restores):
+            shutil.rmtree(tmp_path / str(number))
         shutil.rmtree(tmp_path / "old")
         before = [b"first", b"lost"] if published else [b"first"]
         assert values(store) == [*before, b"<of b>"]
@@ -125,6 +147,31 @@ def test_rows_of_a_later_transaction_are_kept_behind_an_empty_lineage(
         store.tierer.tails.publish(store.topic("__transactions").meta, 0)
     with tiered.restore(url, tmp_path / "two", settings=SETTINGS, host=Host(clock=clock)) as store:
         assert values(store) == [b"<of b>", b"later"]
+        carry_out(store, clock, days)
+        assert values(store) == [b"later"]
+
+
+def test_rows_that_were_deleted_do_not_come_back_and_count_no_more(
+    tmp_path: Path, url: str, clock: Clock, days: Any
+) -> None:
+    """The transaction log has them still. A later record gets the offset of one that was lost, below the horizon of the call."""
+    with open_store(tmp_path / "old", url, clock, settings=SETTINGS) as store:
+        store.create_topic("u")
+        topic = store.create_topic("t")
+        transact(store, b"<of b>", "b", "t", "u")
+        store.topic("u").publish()
+        topic.publish()
+        topic.delete_before(1)
+        topic.roll()
+        store.tier()
+        topic.append(b"lost", key="a")
+        topic.erase(["b"])
+        store.tierer.erasures.exchange()
+    with tiered.restore(url, tmp_path / "new", settings=SETTINGS, host=Host(clock=clock)) as store:
+        shutil.rmtree(tmp_path / "old")
+        assert values(store) == []
+        assert [item.entry.horizons for item in store.erasures()] == [(1,)]
+        store.topic("t").append(b"later", key="b")
         carry_out(store, clock, days)
         assert values(store) == [b"later"]
 

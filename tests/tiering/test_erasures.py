@@ -28,12 +28,19 @@ from tests.support.watched_bucket import WatchedBucket, away, open_at
 from tiered.cold.manifest.partition_manifest import PartitionManifest
 from tiered.cold.object_store.connect import open_object_store
 from tiered.engine.host import Host
-from tiered.errors import ColdStorageError, ConfigError, ReadOnly, SchemaMismatch, UnsupportedFormat
+from tiered.errors import (
+    ColdStorageError,
+    ConfigError,
+    CorruptionError,
+    ReadOnly,
+    SchemaMismatch,
+    UnsupportedFormat,
+)
 from tiered.format import document
 from tiered.format.erasure import encode_values
 from tiered.hot.writer_requests import serve_requests
 from tiered.policies.actions import Erase
-from tiered.tiering import table_passes
+from tiered.tiering import erase_actions, table_passes
 
 SETTINGS = stepwise(offload={"after": "2h", "tail_interval": "off"}, local_retention={"age": "9h"})
 
@@ -157,6 +164,28 @@ def test_an_orphan_that_cannot_be_searched_is_waited_for(
     run_passes(store, clock, days)
     assert not orphan.exists()
     assert erasure.state == "done"
+
+
+@pytest.mark.parametrize("step", ["count_erased", "rewrite"])
+def test_damage_that_a_pass_meets_is_noted(
+    store: tiered.Store, clock: Clock, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """In what it searches, and in what it writes again: no local file of a damaged object may go."""
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise CorruptionError("row group fails its checksum")
+
+    topic = fill_named(store, 1)
+    clock.advance(3 * 3600)
+    store.tier()
+    erasure = topic.erase(["b"])
+    monkeypatch.setattr(erase_actions, step, fail)
+    ((action, error),) = store.tier().failed
+    assert (action.kind, error.partition(" ")[0]) == ("erase", "CorruptionError:")
+    (row,) = store.status()
+    (line,) = row.damaged
+    assert "row group fails its checksum" in line
+    assert erasure.state == "rewriting"
 
 
 def test_a_shipped_tail_is_left_to_its_segment(tmp_path: Path, url: str, clock: Clock, days: Any) -> None:
