@@ -172,6 +172,32 @@ def test_a_rewriting_of_what_was_erased_meanwhile_is_not_published(
     assert published(bucket) == [b"%d" % number for number in range(20) if number >= 10 or number % 3 != 1]
 
 
+def test_what_was_merged_while_its_records_were_erased_is_not_called_checked(
+    tmp_path: Path, clock: Clock, days: Callable[[float], None]
+) -> None:
+    """The manifest names the merged object, which has the records still."""
+    bucket = WatchedBucket()
+    with open_at(tmp_path / "data", bucket, clock, settings=settings()) as store:
+        topic = fill_in_turn(store, 20)
+        store.tier()
+        committer, rule = committer_of(store, topic.meta, 0), settings().policy_for("t").offload
+        erasure = topic.erase(["b"])
+        merged: list[int] = []
+
+        def hook(request: str) -> None:
+            if request.endswith(".parquet") and request.startswith("put ") and not merged:
+                merged.append(0)
+                entries = committer.partition.entries(committer.last_head())
+                merged.append(rewrite(committer, entries, topic.meta, rule))
+
+        bucket.hook = hook
+        ((action, error),) = store.tier().failed
+        assert (action.kind, "does not name" in error, merged[1] > 0) == ("erase", True, True)
+        run_passes(store, clock, days)
+        assert (erasure.state, erasure.rows) == ("done", 7)
+    assert published(bucket) == [b"%d" % number for number in range(20) if number % 3 != 1]
+
+
 def test_a_range_behind_one_that_was_not_checked_is_not_called_checked(
     tmp_path: Path, clock: Clock, days: Callable[[float], None]
 ) -> None:
