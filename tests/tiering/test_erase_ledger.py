@@ -174,6 +174,22 @@ def test_two_copies_of_a_disk_give_no_number_twice(
         ]
 
 
+def test_a_copy_of_a_disk_that_learns_of_an_erasure_is_no_store_of_older_releases(
+    tmp_path: Path, clock: Clock, bucket: WatchedBucket
+) -> None:
+    """They do not know what its ledger and its objects say. Only then its sweeps look for lost values, too."""
+    shutil.copytree(tmp_path / "data", tmp_path / "image")
+    with open_at(tmp_path / "data", bucket, clock) as store:
+        store.topic("t").erase(["b"], reason="first")
+        store.tier()
+    put_back(tmp_path)
+    with open_at(tmp_path / "data", bucket, clock) as store:
+        assert "erasures" not in store.context.catalog.features()
+        store.tier()
+        assert here(store) == [(1, "first")]
+        assert "erasures" in store.context.catalog.features()
+
+
 def test_a_restored_store_numbers_behind_what_the_bucket_has(
     tmp_path: Path, clock: Clock, bucket: WatchedBucket
 ) -> None:
