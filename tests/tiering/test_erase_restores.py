@@ -112,6 +112,25 @@ def test_a_topic_whose_deletion_is_undone_has_no_erased_record(
     assert files_with(tmp_path, b"<of b>") == []
 
 
+def test_what_was_appended_after_the_call_comes_back_with_its_topic(
+    tmp_path: Path, url: str, clock: Clock
+) -> None:
+    """Its key is the same, and the objects that the restore names again have it."""
+    with open_store(tmp_path / "old", url, clock, settings=MERGING) as store:
+        topic = fill_named(store, 4)
+        topic.erase(["b"])
+        topic.append(b"<of b> 40", key="b")
+        topic.roll()
+        store.tier()
+        clock.advance(60)
+        moment = clock() // 1000
+        clock.advance(60)
+        store.delete_topic("t")
+    shutil.rmtree(tmp_path / "old")
+    with restored(url, tmp_path / "new", clock, moment) as store:
+        assert numbers_named(store.topic("t")) == in_bucket(url) == [*LEFT, 40]
+
+
 def test_an_object_of_which_readers_had_a_part_has_no_erased_record(
     tmp_path: Path, url: str, clock: Clock
 ) -> None:
