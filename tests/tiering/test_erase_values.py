@@ -104,12 +104,18 @@ def test_an_erasure_without_its_values_holds_up_no_other_one(
     assert sorted(numbers_named(lost.topic("t"))) == [n for n in range(30) if n % 3 != 2]
 
 
+@pytest.mark.parametrize("again", [False, True])
 def test_an_erasure_of_a_deleted_topic_needs_no_values(
-    lost: Any, clock: Clock, bucket: WatchedBucket, days: Callable[[float], None]
+    lost: Any, clock: Clock, bucket: WatchedBucket, days: Callable[[float], None], again: bool
 ) -> None:
+    """Another topic may have taken its name."""
     lost.delete_topic("t")
+    if again:
+        fill_named(lost)
     run_passes(lost, clock, days)
     assert (states(lost), values_in(bucket)) == (["done", "done"], [])
+    if again:
+        assert numbers_named(lost.topic("t")) == list(range(30))
 
 
 @pytest.mark.parametrize("lost", ["missing", "another key"], indirect=True)
