@@ -61,6 +61,15 @@ def test_a_block_has_no_byte_of_other_rows(kind: pa.DataType) -> None:
     assert all(mark(row) in block_of(batch) for row in range(ROWS) if row not in EMPTY)
 
 
+def test_children_that_share_a_buffer() -> None:
+    """Arrow counts it once, and the rows of each child."""
+    child = pa.array([mark(row) for row in range(ROWS)])
+    stamps = pa.array(range(ROWS), pa.int64()).cast(TIMESTAMP)
+    column = pa.StructArray.from_arrays([child, child], names=["a", "b"])
+    part = pa.record_batch([stamps, column], names=["timestamp", "x"]).slice(0, ROWS - 2)
+    assert [row for row in range(ROWS) if mark(row) in block_of(part)] == [*range(ROWS - 2)]
+
+
 @given(bodies(), st.data())
 @settings(deadline=None)
 def test_the_rows_are_the_same(batch: pa.RecordBatch, data: st.DataObject) -> None:

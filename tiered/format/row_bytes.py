@@ -24,7 +24,9 @@ def without_neighbours(batch: pa.RecordBatch) -> pa.RecordBatch:
 def _own(array: pa.Array) -> pa.Array:
     kind = array.type
     if pt.is_nested(kind):
-        whole = array.offset == 0 and array.get_total_buffer_size() <= array.nbytes
+        # Not by `get_total_buffer_size`, which counts a buffer that children share once.
+        size = sum(buffer.size for buffer in array.buffers() if buffer is not None)
+        whole = array.offset == 0 and size <= array.nbytes
         return array if whole else pa.concat_arrays([array, array.slice(0, 0)])
     end = array.offset + len(array)
     buffers = array.buffers()
