@@ -25,7 +25,7 @@ def test_it_is_byte_for_byte_what_arrow_makes(
         pa.array([timestamp_us], TIMESTAMP), pa.array([key], pa.binary()), pa.array([value], pa.binary()),
         pa.nulls(1, SCHEMA.field("headers").type),
     ]  # fmt: skip
-    wanted = encode_body(pa.RecordBatch.from_arrays(columns, schema=SCHEMA))
+    wanted = encode_body(pa.RecordBatch.from_arrays(columns, schema=SCHEMA), owned=True)
     found = encode_single(timestamp_us, key, value)
     assert b"".join(map(bytes, found.parts)) == b"".join(map(bytes, wanted.parts))
     for name in set(wanted.__slots__) - {"parts"}:

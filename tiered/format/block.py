@@ -174,6 +174,7 @@ def encode_body(
     level: int = ZSTD_LEVEL,
     *,
     bounds: tuple[int, int] | None = None,
+    owned: bool = False,
 ) -> Body:
     """Encode one body batch: column 0 is the timestamp; a batch with gaps has ``offset`` as its last column.
 
@@ -181,13 +182,16 @@ def encode_body(
     ----------
     bounds
         Minimum and maximum of its timestamps in µs, if the caller knows them.
+    owned
+        Whether its buffers have bytes of its rows alone, as those of new arrays; else they are cut to them.
 
     Raises
     ------
     RecordTooLarge
         The batch exceeds the size of a block (`encode_blocks` makes several blocks).
     """
-    batch = without_neighbours(batch)
+    if not owned:
+        batch = without_neighbours(batch)
     if codec is Codec.NONE:
         runs = [(0, batch.num_columns, batch)]
     else:

@@ -75,12 +75,13 @@ def encode_blocks(
     level: int = ZSTD_LEVEL,
     *,
     bounds: tuple[int, int] | None = None,
+    owned: bool = False,
 ) -> list[Body]:
     """Encode rows as one block, or as several if their encoding exceeds a block.
 
     Parameters
     ----------
-    bounds
+    bounds, owned
         See `encode_body`.
 
     Raises
@@ -89,7 +90,7 @@ def encode_blocks(
         A single record exceeds a block.
     """
     try:
-        return [encode_body(batch, codec, level, bounds=bounds)]
+        return [encode_body(batch, codec, level, bounds=bounds, owned=owned)]
     except RecordTooLarge:
         if batch.num_rows == 1:
             # Arrow encodes what lies under nulls, too; a copy has none of it.

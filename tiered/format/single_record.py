@@ -53,7 +53,7 @@ def _template(key_length: int | None, value_length: int | None) -> _Template:
         pa.array([None if value_length is None else bytes(value_length)], pa.binary()),
         pa.nulls(1, _BODY_SCHEMA.field(3).type),
     ]
-    body = encode_body(pa.RecordBatch.from_arrays(columns, schema=_BODY_SCHEMA))
+    body = encode_body(pa.RecordBatch.from_arrays(columns, schema=_BODY_SCHEMA), owned=True)
     chunk: pa.Buffer = body.parts[1]
     decoded = pa.ipc.read_record_batch(chunk, _BODY_SCHEMA)
 

@@ -37,12 +37,9 @@ def encode_rows(
         yield from _encode_numbered(buffer, schema, block_bytes)
         return
     batch = buffer.to_batch(schema)
-    if buffer.bytes <= min(2 * block_bytes, RAW_BYTES_MAX // 2):
-        batches = [batch]
-    else:
-        batches = split_batch(batch, block_bytes)
-    for rows in batches:
-        for body in encode_blocks(rows):
+    fits = buffer.bytes <= min(2 * block_bytes, RAW_BYTES_MAX // 2)
+    for rows in [batch] if fits else split_batch(batch, block_bytes):
+        for body in encode_blocks(rows, owned=fits):
             yield body, ()
 
 

@@ -229,7 +229,7 @@ class LogTopic:
         """
         with topic.writer(0).held() as held:
             first = held.end_offset
-            held.append(encode_blocks(self._encoder(topic).encode(rows, time_us)), keep=False)
+            held.append(encode_blocks(self._encoder(topic).encode(rows, time_us), owned=True), keep=False)
             self.end = held.end_offset
         for at, row in enumerate(rows):
             self.tables.apply(first + at, row, time_us)
